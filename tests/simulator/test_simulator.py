@@ -30,6 +30,11 @@ DEFECTS = [
         "exactly once, in the transaction; query with state, a checkpoint each",
         "(a)",
     ),
+    (
+        "living: a checkpoint that goes on while a start looks is ahead",
+        "exactly once, marked; three queries, slow looks",
+        "(s)",
+    ),
 ]
 
 

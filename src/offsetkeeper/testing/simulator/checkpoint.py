@@ -31,6 +31,7 @@ class ModelCheckpoint:
         files: by name.
         state: by version, how often each record is in it.
         backups: the folders beside it, which edits make: by name, their files.
+        slow: whether each look at it is a step, between which others go on.
     """
 
     schedule: Schedule
@@ -39,6 +40,7 @@ class ModelCheckpoint:
     state: dict[int, Counter[Record]] = field(default_factory=lambda: {0: Counter()})
     backups: dict[str, dict[str, bytes]] = field(default_factory=dict)
     address: str = "model-checkpoint"
+    slow: bool = False
 
     def names(self, folder: str) -> list[str]:
         """See `Folder.names`."""
@@ -79,6 +81,8 @@ class ModelCheckpoint:
 
     def looked(self) -> None:
         """Note that the current actor knows now what is in it."""
+        if self.slow:
+            self.schedule.point("looks at the checkpoint")
         self.schedule.saw(self.digest())
 
 

@@ -15,9 +15,13 @@ from offsetkeeper.errors import (
     CheckpointMismatch,
     CorruptStore,
     Fenced,
+    MarkAhead,
+    MarkBehind,
+    MarkMismatch,
     OffsetkeeperError,
     OutcomeUnknown,
     ReadStalled,
+    Refused,
     StartRefused,
     StoreUnavailable,
     VersionConflict,
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.store import ModelStore
     from offsetkeeper.testing.simulator.world import World
 
+_REFUSALS = (Refused, MarkAhead, MarkBehind, MarkMismatch)
 _OF_THE_OWNER = {"release", "place", "begin", "mark", "commit", "abandon", "settle"}
 
 
@@ -121,6 +126,8 @@ class Promises:
         for actor in world.schedule.actors:
             if actor.raised is not None and not isinstance(actor.raised, OffsetkeeperError | SparkError):
                 self._broken("r", f"{actor.name} ends with an unexpected error: {actor.raised!r}")
+            if isinstance(actor.raised, _REFUSALS) and not self._disturbed():
+                self._broken("s", f"{actor.name} ends with {actor.raised!r}, and only other runs have changed anything")
         if last.raised is not None:
             if self._may_end_with(last.raised):
                 return
@@ -134,6 +141,12 @@ class Promises:
         state = world.checkpoint.state.get(world.checkpoint.done())
         if world.scenario.stateful and not (world.repeats or world.mixed) and state != Counter(world.cluster.records()):
             self._broken("a", f"the state of the query holds {state}")
+
+    def _disturbed(self) -> bool:
+        """Whether others than runs of the one program can have changed anything."""
+        scenario = self._world.scenario
+        runs = {next(iter(scenario.actors.values()))}
+        return {*scenario.actors.values()} != runs or bool(scenario.events) or scenario.own_checkpoints
 
     def _may_end_with(self, raised: Exception) -> bool:
         world = self._world

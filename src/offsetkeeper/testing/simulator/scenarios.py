@@ -251,6 +251,8 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "three queries with state": {"actors": THREE_QUERIES, "stateful": True},
         "three queries, connector": {"actors": THREE_QUERIES, "packed": False},
         "three queries with state, connector": {"actors": THREE_QUERIES, "packed": False, "stateful": True},
+        "three queries, slow looks": {"actors": THREE_QUERIES, "slow_looks": True},
+        "three queries with state, slow looks": {"actors": THREE_QUERIES, "stateful": True, "slow_looks": True},
         "queries and operators": {"actors": {**QUERIES, **_OPERATORS}},
         "queries with state and operators": {"actors": {**QUERIES, **_OPERATORS}, "stateful": True},
     }

@@ -62,6 +62,7 @@ class Scenario:
         stateful: whether what is read goes through the state of a streaming query.
         packed: whether queries read as with the packed reader, else as with Spark's connector.
         own_checkpoints: whether each query has a checkpoint of its own; else they share one.
+        slow_looks: whether others go on between two looks at a checkpoint.
         start: where a topic is begun that the group has not read.
         pattern: whether topics are found by a pattern.
         topic_ids: whether Kafka tells the ids of topics.
@@ -81,6 +82,7 @@ class Scenario:
     stateful: bool = False
     packed: bool = True
     own_checkpoints: bool = False
+    slow_looks: bool = False
     start: Literal["earliest", "latest"] = "earliest"
     pattern: bool = False
     topic_ids: bool = True
@@ -136,7 +138,7 @@ class World:
         self.cluster.moves, self.cluster.ids = bool(scenario.events), scenario.topic_ids
         owners = scenario.actors if scenario.own_checkpoints else [""]
         self.checkpoints = {
-            name: ModelCheckpoint(self.schedule, f"00000000-0000-0000-0000-{number:012}")
+            name: ModelCheckpoint(self.schedule, f"00000000-0000-0000-0000-{number:012}", slow=scenario.slow_looks)
             for number, name in enumerate(owners)
         }
         self.repeats = self.rewound = self.edited = self.mixed = False
