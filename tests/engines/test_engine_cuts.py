@@ -41,6 +41,7 @@ class Cut:
         begun: a group that began a batch of the lost ones.
         query, rows: a query that goes on, and the rows that it has written.
         lags: remarks on the partition of the first group after the election, before its next run.
+        path: of the stores, and of the query's checkpoint.
     """
 
     run: Lab
@@ -144,7 +145,7 @@ def test_a_query_that_runs_ends_before_it_writes_and_its_next_start_goes_on_wher
     with pytest.raises(RangeGone, match="its log was cut at offset 5 by the election"):
         cut.query.awaitTermination(LIMIT_S)
     assert sorted(cut.rows) == sorted(OLD + LOST)
-    again = cut.run.pipeline("query", store=f"sqlite:///{cut.path}/query.db", policies=Policies(cut="common"))
+    again = lab(cut.run.spark, cut.run.kafka, cut.path, "query").pipeline("query", policies=Policies(cut="common"))
     elected = threading.Event()
     elected.set()
     with again.start(cut.run.spark, kept(cut.rows, elected), checkpoint=f"{cut.path}/checkpoint") as started:

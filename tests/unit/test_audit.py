@@ -172,8 +172,7 @@ def test_a_log_that_is_cut_twice_is_told_twice(ledger: Ledger) -> None:
     ledger.place({A: Position(12)}, reason="plan", cuts={A: 12})
     ledger.commit(ledger.batch([OffsetRange(*A, 12, 18)]))
     ledger.place({A: Position(8)}, reason="plan", cuts={A: 8})
-    told = ["cut a 0 12 20", "cut a 0 8 12", "cut a 0 12 18"]
-    assert [str(each).partition(":")[0] for each in found(ledger)] in (told, [told[0], "cut a 0 8 18"])
+    assert [str(each).partition(":")[0] for each in found(ledger)] == ["cut a 0 12 20", "cut a 0 8 18"]
 
 
 def memory_of(ledger: Ledger) -> Any:

@@ -179,7 +179,7 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             self._settle(what, plan)
-            if what not in {None, Fate.WAIT}:  # it took time; and a batch to be dropped is counted if it has landed
+            if what in {Fate.FINISH, Fate.DROP}:  # finishing took time; what was to be dropped may have been counted
                 plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()
             waiting = self.ledger.snapshot.pending
             busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
