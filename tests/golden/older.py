@@ -9,7 +9,7 @@ import json
 import sys
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.offsets import OffsetRange
+from offsetkeeper.core.model import OffsetRange  # type: ignore[attr-defined]  # where release 0.2 has it
 from offsetkeeper.operate.json_view import entry_fields, ledger_fields  # type: ignore[attr-defined]
 from offsetkeeper.stores import open_store
 
