@@ -44,7 +44,7 @@ OUTPUTS = ("one", "two", "dead_letters")
 TABLES = {
     "at a start": life.AT_START,
     "after a failure": life.AFTER_FAILURE,
-    "when it is given up": life.WHEN_GIVEN_UP,
+    "when a table says DROP": life.WHEN_GIVEN_UP,
     "when a record fails": life.WHEN_POISONED,
 }
 
@@ -145,7 +145,7 @@ def test_rows_that_an_output_has_are_not_dropped_exactly_once_in_mid_run() -> No
         given_up, poisoned = attempt(when_given_up, found), attempt(when_poisoned, found)
         if found.exactly and found.policies.pending != "drop":
             assert given_up is not Fate.DROP or not landed, found
-            assert poisoned is Fate.FINISH or not found.having or found.had, found
+            assert poisoned is Fate.KEEP or not found.having or found.had, found
         else:
             assert given_up is not StartRefused, found
             assert poisoned is Fate.DROP, found
@@ -158,8 +158,20 @@ def test_a_batch_of_which_an_output_has_a_part_is_neither_had_nor_absent(says: L
 
 
 def test_an_operator_is_told_each_fate_in_words_of_its_own() -> None:
-    found = replace(EVERY[0], query=QUERY)
-    assert len({told(fate, found) for fate in Fate}) == len(Fate)
+    found, fates = replace(EVERY[0], query=QUERY), {*Fate} - {Fate.KEEP}
+    assert len({told(fate, found) for fate in fates}) == len(fates)
+
+
+def test_a_dropped_batch_names_the_policy_only_where_the_policy_drops_it() -> None:
+    for found in EVERY:
+        if attempt(at_start, found) is Fate.DROP and not found.problems:
+            assert ("by policy" in told(Fate.DROP, found)) is (found.policies.pending == "drop"), found
+
+
+def test_a_batch_that_cannot_be_dropped_has_a_reason_also_if_kafka_holds_its_records() -> None:
+    found = Situation(BATCH, AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, {"one": Landing.PARTLY})
+    with pytest.raises(StartRefused, match="output 'one' has it, or a part of it"):
+        when_given_up(found)
 
 
 @pytest.mark.parametrize("change", PROGRAMS)

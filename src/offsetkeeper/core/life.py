@@ -5,41 +5,45 @@ The first line that fits decides.
 at a start, of the pending batch of an earlier run:
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
-    a marked output may have it, and the program lacks that         StartRefused
-    another output has it, and the program lacks that               StartRefused
+    a marked output may have it, and the program has no such one    StartRefused
+    an output may have it, and the program has none of that name    StartRefused
     its positions were edited from outside                          StartRefused
-    at most once                                                    COUNT
-    it is for marked dead letters, and they have it                 COUNT
-    it is for marked dead letters                                   DROP
-    no query with state began it, and all outputs have it           COUNT
-    it is lost, exactly once, and an output may have it             StartRefused
+    this run is at most once                                        COUNT
+    it is for dead letters, and they have it                        COUNT
+    it is for dead letters                                          DROP
+    a run without state began it, and all outputs have it           COUNT
+    it is lost, this run is exactly once, an output may have it     StartRefused
     it is lost                                                      DROP
-    no query with state began it or starts                          FINISH
+    a run without state began it, and one starts                    FINISH
     the query with state that began it starts                       WAIT
-    two queries with state, or one and a run without state          CheckpointMismatch
+    a query with state began it or starts, and not the same one     CheckpointMismatch
 
 after a failure, before the next attempt:
     its records can be read                                         FINISH
-    begun, exactly once, and unknown which outputs have it          StartRefused
+    begun, exactly once, and some outputs may have it               StartRefused
     anything else                                                   DROP
 
-when it is given up, after void marks keep it from outputs that do not have it:
+when a table says DROP, after void marks keep it from marked outputs that do not have it:
     it was begun, and all outputs have it                           COUNT
     begun, exactly once, not pending="drop", and an output has it   StartRefused
     anything else                                                   DROP
 
 when a record fails, before the quarantine cuts the batch:
-    begun, exactly once, not pending="drop", and only some have it  FINISH
+    begun, exactly once, not pending="drop", and only some have it  KEEP
     anything else                                                   DROP
 
-DROP leads on to the third table: a batch still counts as done if all outputs turn out to have it. A run that ends with
-an error decides nothing: the batch stays pending, and the next start looks at the first table. FINISH for a record that
-fails means the same, because a program without the fault must finish the batch as it is.
+So a batch to be dropped still counts as done if all outputs turn out to have it. A run that ends with an error decides
+nothing: what it has begun stays pending, and the next start looks at the first table.
 
-A marked output keeps a mark of its own, see `core.mark`. A batch is lost where Kafka no longer holds its records, or a
-mark says that a run dropped it. A reset drops a pending batch whose partitions it moves; see `core.rules`. A pending
-batch is finished whether or not its topics are still read. The policies for positions do not decide what becomes of it;
-but the plan for after it is checked first, and may refuse the start.
+`Policies(pending=…)` is of the batch of an earlier run: "own" (the default) finishes it if it is this program's,
+"finish" if it is another's too, "drop" drops it. Another program is one that reads none of the topics, or writes into
+none of the outputs (by kind and target) of the run that began the batch.
+
+A marked output keeps a mark of its own, see `core.mark`: it tells whether the output has the batch. Any other output of
+a batch that was begun may have it. A batch is lost where Kafka no longer holds its records, or a mark says that a run
+dropped it. A reset drops a pending batch if it moves one of its partitions; see `core.rules`. A pending batch is
+finished also if some of its topics are no longer read. The policies for positions do not decide what becomes of it; but
+a start checks first where it will read after the batch, and may refuse for that.
 """
 
 from __future__ import annotations
@@ -47,7 +51,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import NamedTuple
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch, Kind, Program
@@ -57,7 +60,6 @@ from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused, listed
 
-_NO_MARKS: Mapping[str, Landing] = MappingProxyType({})
 _HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 """The landings that mean that an output has a batch or a part of it."""
 _VOID = frozenset({Landing.VOID, Landing.CUT})
@@ -75,6 +77,8 @@ class Fate(Enum):
     """It counts as done: it is or may be written, and must not be written twice."""
     DROP = auto()
     """It is abandoned; outputs that have it keep it."""
+    KEEP = auto()
+    """It is not cut into pieces. The run ends with its error, and the batch stays pending for a mended program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,8 @@ class Situation:
         batch: the batch.
         positions: the ledger's positions.
         problems: why Kafka no longer holds its records, see `unreadable`; empty if it holds them.
-        guarantee: the guarantee of the run.
-        policies: the policies of the run.
+        guarantee: the guarantee of the run that starts, or that works on the batch.
+        policies: the policies of that run.
         outputs: names of the program's outputs, with the dead letters if it has them.
         landings: what the marks of outputs say of the batch; outputs without a mark are not among them.
         marked: names of the outputs that keep a mark; None if that is not known.
@@ -146,7 +150,7 @@ class Situation:
 
     @property
     def foreign(self) -> bool:
-        """Whether another program began the batch: one with other topics, or with outputs of other kinds or targets."""
+        """Whether another program began the batch: one with no topic in common, or no output of a kind and target."""
         began, here = self.batch.program, self.program
         if began is None or here is None:
             return False
@@ -181,8 +185,8 @@ def at_start(found: Situation) -> Fate:
     """Return what a start does with the pending batch of an earlier run.
 
     Raises:
-        StartRefused: the batch cannot be finished exactly once, or not at all: one of its outputs has another name now,
-            or another program has moved its positions.
+        StartRefused: the batch cannot be finished exactly once, or not at all: another program began it, one of its
+            outputs has another name now, its positions were changed from outside, or it is lost.
         CheckpointMismatch: a query with state began the batch and this is another run; or a run without state began it
             and this is a query with state.
     """
@@ -211,7 +215,9 @@ def after_failure(found: Situation) -> Fate:
 
 
 def when_given_up(found: Situation) -> Fate:
-    """Return what a run does with a batch that it gives up. Its void marks are made: `landings` are what they found.
+    """Return what a run does with a batch that is to be dropped.
+
+    Its void marks are made, and `landings` is what they found.
 
     Raises:
         StartRefused: some outputs have the batch, and with exactly once only a policy can allow to drop it.
@@ -220,7 +226,7 @@ def when_given_up(found: Situation) -> Fate:
 
 
 def when_poisoned(found: Situation) -> Fate:
-    """Return whether a batch with a record that fails is dropped, to be read in pieces, or must be finished as it is.
+    """Return whether a batch with a record that fails is dropped, to be read in pieces, or kept as it is.
 
     If one of several outputs has it, the others must get the same ranges.
     """
@@ -273,8 +279,8 @@ def _lacks_output(found: Situation) -> StartRefused:
 
 def _is_moved(found: Situation) -> StartRefused:
     return StartRefused(
-        f"batch {found.batch.id} is pending and cannot be committed, because another program has changed positions in "
-        f"the store:\n  {listed(found.moved)}\nSet them back to the start of the batch. {_DROP}"
+        f"batch {found.batch.id} is pending and cannot be committed, because its positions were "
+        f"changed in the store from outside:\n  {listed(found.moved)}\nSet them back to the start of the batch. {_DROP}"
     )
 
 
@@ -283,7 +289,8 @@ def _is_lost(found: Situation) -> StartRefused:
 
 
 def _is_somewhere(found: Situation) -> StartRefused:
-    return _may_come_twice(found.batch, found.problems)
+    having = " and ".join(named(name) for name, each in found.landings.items() if each in _HAVING)
+    return _may_come_twice(found.batch, found.problems or [f"{having} has it, or a part of it"])
 
 
 def _may_come_twice(batch: Batch, why: Sequence[str]) -> StartRefused:
@@ -312,37 +319,39 @@ AT_START = (
         lambda s: s.refused,
         _is_foreign,
     ),
-    Line("a marked output may have it, and the program lacks that", lambda s: s.unmarked, _lacks_mark),
-    Line("another output has it, and the program lacks that", lambda s: s.lacking, _lacks_output),
+    Line("a marked output may have it, and the program has no such one", lambda s: s.unmarked, _lacks_mark),
+    Line("an output may have it, and the program has none of that name", lambda s: s.lacking, _lacks_output),
     Line("its positions were edited from outside", lambda s: s.moved, _is_moved),
-    Line("at most once", lambda s: s.guarantee is Guarantee.AT_MOST_ONCE, Fate.COUNT),
+    Line("this run is at most once", lambda s: s.guarantee is Guarantee.AT_MOST_ONCE, Fate.COUNT),
     Line(
-        "it is for marked dead letters, and they have it",
+        "it is for dead letters, and they have it",
         lambda s: s.batch.kind is Kind.DEAD_LETTERS and s.had,
         Fate.COUNT,
     ),
-    Line("it is for marked dead letters", lambda s: s.batch.kind is Kind.DEAD_LETTERS, Fate.DROP),
+    Line("it is for dead letters", lambda s: s.batch.kind is Kind.DEAD_LETTERS, Fate.DROP),
     Line(
-        "no query with state began it, and all outputs have it", lambda s: s.batch.query is None and s.had, Fate.COUNT
+        "a run without state began it, and all outputs have it", lambda s: s.batch.query is None and s.had, Fate.COUNT
     ),
     Line(
-        "it is lost, exactly once, and an output may have it",
+        "it is lost, this run is exactly once, an output may have it",
         lambda s: s.losses and s.exactly and s.had is not False,
         _is_lost,
     ),
     Line("it is lost", lambda s: s.losses, Fate.DROP),
-    Line("no query with state began it or starts", lambda s: s.batch.query is None and s.query is None, Fate.FINISH),
+    Line(
+        "a run without state began it, and one starts", lambda s: s.batch.query is None and s.query is None, Fate.FINISH
+    ),
     Line(
         "the query with state that began it starts",
         lambda s: s.batch.query is not None and s.batch.query.query == s.query,
         Fate.WAIT,
     ),
-    Line("two queries with state, or one and a run without state", lambda _: True, _is_of_another),
+    Line("a query with state began it or starts, and not the same one", lambda _: True, _is_of_another),
 )
 AFTER_FAILURE = (
     Line("its records can be read", lambda s: not s.problems, Fate.FINISH),
     Line(
-        "begun, exactly once, and unknown which outputs have it",
+        "begun, exactly once, and some outputs may have it",
         lambda s: s.begun and s.exactly and s.had is None,
         _is_somewhere,
     ),
@@ -361,7 +370,7 @@ WHEN_POISONED = (
     Line(
         'begun, exactly once, not pending="drop", and only some have it',
         lambda s: s.once and s.having and not s.had,
-        Fate.FINISH,
+        Fate.KEEP,
     ),
     Line("anything else", lambda _: True, Fate.DROP),
 )
@@ -392,7 +401,7 @@ def told(fate: Fate, found: Situation) -> str:
         return f"only query {found.query} can finish it, from its own checkpoint"
     if fate is Fate.COUNT:
         return "the next start counts it as done, because it may have been written"
-    return f"the next start drops it: {dropped_text(found.batch, found.problems)}"
+    return f"the next start drops it: {dropped_text(found)}"
 
 
 def lacking_text(batch: Batch, lacking: Sequence[str], outputs: Collection[str]) -> str:
@@ -404,12 +413,20 @@ def lacking_text(batch: Batch, lacking: Sequence[str], outputs: Collection[str])
     )
 
 
-def dropped_text(batch: Batch, problems: Sequence[str], landings: Mapping[str, Landing] = _NO_MARKS) -> str:
+def dropped_text(found: Situation) -> str:
     """Return why a batch is dropped and which outputs have it, for the log and the history."""
-    why = listed(problems, "; ") or "by policy pending='drop'"
-    if landings:
-        return f"{why}; {landed_text(batch, landings)}"
-    had = f"its outputs {', '.join(batch.written)} have it" if batch.written else "no output is marked to have it"
+    if found.problems:
+        why = listed(found.problems, "; ")
+    elif found.policies.pending == "drop":
+        why = "by policy pending='drop'"
+    elif found.batch.kind is Kind.DEAD_LETTERS:
+        why = "its record is tried again"
+    else:
+        why = "a mark says that a run dropped it"
+    if found.landings:
+        return f"{why}; {landed_text(found.batch, found.landings)}"
+    written = ", ".join(found.batch.written)
+    had = f"its outputs {written} have it" if written else "no output is marked to have it"
     return f"{why}; {had}, one that was being written may have it too"
 
 

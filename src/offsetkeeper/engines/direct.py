@@ -360,7 +360,7 @@ class Direct:
         if when_given_up(found) is Fate.COUNT:
             self._delivery_of(found.batch).count_as_done(found.batch)
             return
-        reason = dropped_text(found.batch, problems, landings)
+        reason = dropped_text(found)
         log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, batch.lines())
         if pending is not None:
             self.ledger.abandon(reason, targets)
@@ -451,7 +451,7 @@ class Direct:
         """
         found = self._situation(batch, (), {})
         found = replace(found, landings=self._landings()) if found.once else found
-        if when_poisoned(found) is Fate.FINISH:
+        if when_poisoned(found) is Fate.KEEP:
             error.add_note(
                 f"{named(found.having[0])} already has the batch, so it is not cut: fix the program and start again"
             )
