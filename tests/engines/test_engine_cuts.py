@@ -14,13 +14,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engines.elections import SETTINGS, elect_follower, lose_follower, make_topics
-from engines.lab import LIMIT_S, Lab
+from engines.lab import LIMIT_S, QUICK, Lab
 from offsetkeeper import Batch, Policies
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.errors import RangeGone, StartRefused
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.audit import Kind, audit
+from offsetkeeper.operate.doctor.collect import examine
+from offsetkeeper.operate.doctor.rules import diagnose
 from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.sinks import Idempotent
+from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServers
 from offsetkeeper.testing.server import wait_until
 
@@ -41,6 +45,7 @@ class Cut:
         begun: a group that began a batch of the lost ones.
         query, rows: a query that goes on, and the rows that it has written.
         lags: remarks on the partition of the first group after the election, before its next run.
+        findings: what the doctor finds wrong with the topic of that group then.
         path: of the stores, and of the query's checkpoint.
     """
 
@@ -49,6 +54,7 @@ class Cut:
     query: Any
     rows: list[str]
     lags: list[str]
+    findings: list[str]
     path: Path
 
 
@@ -86,7 +92,15 @@ def cut(servers: KafkaServers, spark: SparkSession, tmp_path_factory: pytest.Tem
         elected.set()
         with closing(KafkaCluster(servers.bootstrap)) as cluster:
             lags = [each.remark for each in group_lag(run.snapshot(), cluster)]
-        yield Cut(run, begun, started, rows, lags, path)
+            findings = found_wrong(run, cluster)
+        yield Cut(run, begun, started, rows, lags, findings, path)
+
+
+def found_wrong(lab: Lab, cluster: KafkaCluster) -> list[str]:
+    """Return what the doctor says about the topics that keeps runs from reading."""
+    with closing(open_store(lab.store)) as store:
+        facts = examine(Ledger(store, QUICK["group"]), cluster)
+    return [f"{each.where}: {each.what}" for each in diagnose(facts) if each.rule.startswith("topic-")]
 
 
 def lab(spark: SparkSession, servers: Any, path: Path, name: str) -> Lab:
@@ -122,6 +136,8 @@ def test_a_run_stops_before_it_reads_and_goes_on_where_the_logs_part(cut: Cut) -
     with pytest.raises(StartRefused, match=found):
         cut.run.read("run")
     assert cut.lags == ["leader changed, not checked"]
+    [told] = cut.findings
+    assert told.startswith("topic run: the log of 1 partitions was cut before the position")
     assert cut.run.values == OLD + LOST
     plan = cut.run.pipeline("run", policies=Policies(cut="beginning")).plan()
     assert (plan.counts()["cut"], plan.counts()["replayed"]) == (1, 5)

@@ -164,6 +164,7 @@ FOUND = {
     "another cluster": (topic(elsewhere=True), "another-cluster", E),
     "topic recreated": (topic(recreated=True), "topic-recreated", E),
     "position beyond the end": (topic(beyond=2), "position-beyond", E),
+    "cut log": (topic(cut=1), "topic-cut", E),
     "retention shorter than a gap": (topic(gap_s=7 * DAY), "retention-short", E),
     "retention near a gap": (topic(gap_s=4 * DAY), "retention-short", W),
     "bytes that reach back less than a gap": (

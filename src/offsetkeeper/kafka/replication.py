@@ -56,6 +56,7 @@ class TopicFacts:
         recreated: whether positions belong to an earlier topic with this name.
         elsewhere: whether positions belong to another Kafka cluster.
         beyond: number of positions beyond the end of their partition.
+        cut: number of positions before which the log was cut by an election.
         partitions: number of partitions.
         replicas, in_sync: number of replicas and in-sync replicas of the partition with the fewest.
         settings: retention.ms, retention.bytes, cleanup.policy, min.insync.replicas, unclean.leader.election.enable.
@@ -71,6 +72,7 @@ class TopicFacts:
     recreated: bool = False
     elsewhere: bool = False
     beyond: int = 0
+    cut: int = 0
     partitions: int = 1
     replicas: int | None = None
     in_sync: int | None = None

@@ -155,6 +155,7 @@ def _facts(
     refused += [Refusal(f"see the settings of {what} (DESCRIBE_CONFIGS)", needed=False) for what in hidden]
     minutes = next(iter(broker.values()), {}).get("offsets.retention.minutes")
     reached = cluster.with_open_transactions(positions, bounds)  # positions of a run that reads uncommitted records
+    reached = cluster.with_cuts(positions, reached)
     standings = {
         name: [standing_of(at, reached.get(tp)) for tp, at in positions.items() if tp.topic == name]
         for name in described
@@ -207,6 +208,7 @@ def _topic(
         recreated=Standing.RECREATED in standings,
         elsewhere=Standing.ELSEWHERE in standings,
         beyond=sum(standing is Standing.BEYOND_END for standing in standings),
+        cut=sum(standing is Standing.CUT for standing in standings),
         partitions=len(about.partitions),
         replicas=about.replicas,
         in_sync=about.in_sync,

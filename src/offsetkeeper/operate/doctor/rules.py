@@ -178,6 +178,13 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
                 "find out whether the topic was created again or the brokers lost records; then use offsetkeeper reset"
             )
             yield Finding("position-beyond", ERROR, f"topic {topic.topic}", what, remedy)
+        elif topic.cut:
+            what = (
+                f"the log of {topic.cut} partitions was cut before the position, by the election of a leader that "
+                "lacked records: runs are refused, nothing is read"
+            )
+            remedy = "offsetkeeper plan shows where; then Policies(cut=…) or offsetkeeper reset says where to go on"
+            yield Finding("topic-cut", ERROR, f"topic {topic.topic}", what, remedy)
 
 
 def _transactions(facts: Facts) -> Iterator[Finding]:
