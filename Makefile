@@ -7,7 +7,7 @@ QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/te
 	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test quick soak sparks release-check check docs bench mutants simulate lock clean
+.PHONY: demo test wide test-all quick soak sparks release-check check docs bench mutants simulate lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml native/pyproject.toml native/hatch_build.py $(wildcard native/src/offsetkeeper_native/*.c native/src/offsetkeeper_native/*.py)
@@ -27,14 +27,24 @@ demo: .venv/ready  ## kill a pipeline again and again, and prove that nothing is
 	@cat .venv/native
 	@$(BIN)/offsetkeeper demo $(ARGS)
 
-test: .venv/ready  ## all tests but those of soak, on real servers; three processes share them
+# A JVM that shares archived classes starts in half the time, and the tests start hundreds. Without them all is as before.
+.venv/classes: .venv/ready
+	@echo "Archiving the classes that Kafka and Spark load, once (half a minute)…"
+	@PYTHONPATH=tests $(BIN)/python -m fixtures.archives $@ 2>.venv/classes.log || { rm -rf $@; echo "…not possible: .venv/classes.log says why."; }
+
+test: .venv/classes  ## each promise, on the real servers; three processes share the tests
 	@cat .venv/native
-	$(PYTEST) -m "not soak" $(ARGS)
+	$(PYTEST) -m "not wide and not soak" $(ARGS)
+
+wide: .venv/classes  ## what `make test` shows, on the slower servers too, and driver after driver killed; CI runs both
+	$(PYTEST) -m wide $(ARGS)
+
+test-all: test wide  ## both
 
 quick: .venv/ready  ## rules, ledger, SQLite, memory and the commands: while you work; CI runs all of them
 	$(PYTEST) -m "not soak" -q tests/unit $(QUICK) $(ARGS)
 
-soak: .venv/ready  ## the further variants of tests that take long, before a release; CONTRIBUTING.md says which
+soak: .venv/classes  ## the further variants of tests that take long, before a release; CONTRIBUTING.md says which
 	$(PYTEST) -m soak $(ARGS)
 	OFFSETKEEPER_THOROUGH=3 $(PYTEST) -k "agree_with_a_simple_model or answers_of_a_simple_model" tests/stores $(ARGS)
 	OFFSETKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest -o timeout=0 -o faulthandler_timeout=0 tests/sinks/test_exact_*.py $(ARGS)

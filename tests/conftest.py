@@ -3,7 +3,12 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fixtures import archives
+
+archives.use()
+
 pytest_plugins = [
+    "fixtures.tiers",
     "fixtures.servers",
     "fixtures.guarded",
     "fixtures.certificates",

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "mutants"))
 
 from breakages import PACKAGE, Mutant, check, load_mutants  # noqa: E402 - a script's folder, not a package
+from fixtures.tiers import tier_of, tiers  # noqa: E402 - as above
 from offsetkeeper.testing.simulator.scenarios import scenarios  # noqa: E402 - as above
 from simulate import simulated  # noqa: E402 - as above
 
@@ -48,7 +49,7 @@ def test_what_the_simulator_is_to_find_names_its_scenario_or_says_why_it_cannot(
 
 
 def soaked(test: str) -> bool:
-    """Whether a test is left to `make soak`: it is marked, its class is, or its file."""
+    """Whether a test is left to `make soak`: it is marked, its class or file is, or tests/tiers.toml names it."""
     path, *names = test.split("::")
     marked = False
     for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
@@ -56,11 +57,11 @@ def soaked(test: str) -> bool:
             marked |= any(ast.unparse(each) == "pytest.mark.soak" for each in node.decorator_list)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             marked |= "mark.soak" in ast.unparse(node.value)
-    return marked
+    return marked or tier_of(test.removeprefix("tests/"), list(tiers())) == "soak"
 
 
 def test_every_breakage_is_caught_by_what_make_test_runs() -> None:
-    """Of parametrized tests, `make mutants` runs what `make test` does."""
+    """Of parametrized tests, `make mutants` runs what `make test` and `make wide` do."""
     assert [mutant.name for mutant in load_mutants() if soaked(mutant.test)] == []
     assert soaked("tests/servers/test_cluster.py::test_a_cluster_killed_as_a_whole_comes_back_on_its_url")
 
