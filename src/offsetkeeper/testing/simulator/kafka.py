@@ -1,13 +1,16 @@
-"""Kafka as a model: topics with records, retention, topics made again, open transactions, partitions that are added."""
+"""Kafka as a model: topics with records, retention, topics made again, open transactions, partitions that are added.
+
+Leaders are elected, and may lack records: then others get their offsets (KIP-320).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.bounds import NO_LEADER_EPOCHS, Bounds
 from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
-from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, RangeGone, ReadStalled, UnknownTopic
 from offsetkeeper.kafka.topic_ids import check_cluster, recreated
 from offsetkeeper.testing.simulator.schedule import GO, Schedule
@@ -25,10 +28,40 @@ class ModelTopic:
     Attributes:
         topic_id: changes when it is made again. Brokers may be too old to tell it: see `ModelCluster.ids`.
         partitions: beginning, last stable offset and end of each.
+        leaders: of a partition that had elections, the offset at which each leader epoch begins.
     """
 
     topic_id: str
     partitions: list[tuple[int, int, int]]
+    leaders: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def elect(self, partition: int, lost: int) -> None:
+        """Elect a leader that lacks the last `lost` records of a partition, but none that an older one lacks too."""
+        beginning, stable, _ = self.partitions[partition]
+        common = max(beginning, stable - lost)
+        self.leaders[partition] = (*(min(start, common) for start in self._starts(partition)), common)
+        self.partitions[partition] = (beginning, common, common)
+
+    def epoch(self, partition: int) -> int:
+        """Return the leader epoch of a partition."""
+        return len(self._starts(partition)) - 1
+
+    def end_of(self, epoch: int, partition: int) -> int:
+        """Return the offset up to which a partition has records of an epoch and those before it."""
+        following = self._starts(partition)[epoch + 1 :]
+        return following[0] if following else self.partitions[partition][2]
+
+    def record_epoch(self, partition: int, offset: int) -> int:
+        """Return the leader epoch in which a record was written."""
+        return max(epoch for epoch, start in enumerate(self._starts(partition)) if start <= offset or not epoch)
+
+    def record_id(self, partition: int, offset: int) -> str:
+        """Return what tells a record from another one at its offset: the topic's id, with each epoch but the first."""
+        epoch = self.record_epoch(partition, offset)
+        return f"{self.topic_id} epoch {epoch}" if epoch else self.topic_id
+
+    def _starts(self, partition: int) -> tuple[int, ...]:
+        return self.leaders.get(partition, (0,))
 
 
 @dataclass(slots=True)
@@ -54,6 +87,7 @@ class ModelCluster(Cluster):
         name: for a client, the name that leads others to where they connect.
         moves: whether anything can change or fail in this history: only then is a question a point.
         ids: whether brokers tell the ids of topics.
+        epochs: whether brokers tell the leader epochs of partitions.
     """
 
     schedule: Schedule
@@ -61,12 +95,18 @@ class ModelCluster(Cluster):
     name: ModelCluster | None = None
     moves: bool = False
     ids: bool = True
+    epochs: bool = False
     brokers: str = "model:9092"
 
     @property
     def led(self) -> bool:
         """Whether the name leads elsewhere than at the beginning."""
         return self.place.cluster_id != FIRST
+
+    @property
+    def cut(self) -> bool:
+        """Whether a leader was elected that may lack records."""
+        return any(topic.leaders for topic in self.topics.values())
 
     @property
     def topics(self) -> dict[str, ModelTopic]:
@@ -115,12 +155,20 @@ class ModelCluster(Cluster):
         found = {}
         for tp in topic_partitions:
             beginning, stable, end = self._partition(tp)
-            found[tp] = Bounds(beginning, end if isolation == "read_uncommitted" else stable)
+            epoch = self.topics[tp.topic].epoch(tp.partition) if self.epochs else None
+            found[tp] = Bounds(beginning, end if isolation == "read_uncommitted" else stable, leader_epoch=epoch)
         return found
 
     def leader_epochs(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """See `Cluster.leader_epochs`: the model has no elections."""
-        return dict.fromkeys(topic_partitions)
+        """See `Cluster.leader_epochs`."""
+        return super().leader_epochs(topic_partitions) if self.epochs else dict.fromkeys(topic_partitions)
+
+    def cuts(self, positions: Positions) -> dict[TopicPartition, int]:
+        """See `Cluster.cuts`."""
+        self._asked("asks where epochs end")
+        known = {tp: at for tp, at in positions.items() if self.epochs and at.leader_epoch is not None}
+        ends = {tp: self._epoch_end(tp, at.leader_epoch or 0) for tp, at in known.items()}
+        return {tp: end for tp, end in ends.items() if end < known[tp].offset}
 
     def offsets_for_times(
         self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
@@ -130,12 +178,17 @@ class ModelCluster(Cluster):
         return {tp: min(max(timestamp_ms, here.beginning), here.end) for tp, here in bounds.items()}
 
     def read(
-        self, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str], cluster_id: str | None = None
+        self,
+        ranges: Iterable[OffsetRange],
+        topic_ids: Mapping[str, str],
+        cluster_id: str | None = None,
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,
     ) -> tuple[tuple[str, str, int, int], ...]:
         """Return the records of ranges, as (topic, its id, partition, offset).
 
         Raises:
-            RangeGone: they are not all there, or a topic or the cluster has not the id that is known of it.
+            RangeGone: they are not all there, or a topic or the cluster has not the id that is known of it, or records
+                are of a later epoch than one in which all of the range was there.
             ReadStalled: some are in a transaction that is open.
         """
         check_cluster(cluster_id, self.place.cluster_id, topic_ids)
@@ -151,7 +204,10 @@ class ModelCluster(Cluster):
                 raise RangeGone(f"{topic} {partition} has {beginning} to {log_end}, not {start} to {end}")
             if end > stable:
                 raise ReadStalled(f"{topic} {partition} can be read to {stable}, not {start} to {end}")
-            records += [(topic, there.topic_id, partition, offset) for offset in range(start, end)]
+            most = leader_epochs.get(TopicPartition(topic, partition))
+            if most is not None and start < end and there.record_epoch(partition, end - 1) > most:
+                raise RangeGone(f"{topic} {partition} has records of a later epoch than {most}")
+            records += [(topic, there.record_id(partition, n), partition, n) for n in range(start, end)]
         return tuple(records)
 
     def holds(self, each: OffsetRange, known: Position) -> bool:
@@ -162,12 +218,14 @@ class ModelCluster(Cluster):
         if known.topic_id not in {None, there.topic_id} or known.cluster_id not in {None, self.place.cluster_id}:
             return False
         beginning, _, end = there.partitions[each.partition]
+        if known.leader_epoch is not None:
+            end = there.end_of(known.leader_epoch, each.partition)
         return beginning <= each.start and each.end <= end
 
     def records(self) -> set[tuple[str, str, int, int]]:
         """Return all records that can be read now."""
         return {
-            (name, topic.topic_id, number, offset)
+            (name, topic.record_id(number, offset), number, offset)
             for name, topic in self.topics.items()
             for number, (beginning, stable, _) in enumerate(topic.partitions)
             for offset in range(beginning, stable)
@@ -175,7 +233,10 @@ class ModelCluster(Cluster):
 
     def digest(self) -> int:
         """Return a digest of its content."""
-        topics = ((name, topic.topic_id, *topic.partitions) for name, topic in self.topics.items())
+        topics = (
+            (name, topic.topic_id, *topic.partitions, *sorted(topic.leaders.items()))
+            for name, topic in self.topics.items()
+        )
         return hash((self.place.cluster_id, *topics))
 
     def _asked(self, what: str) -> None:
@@ -187,6 +248,10 @@ class ModelCluster(Cluster):
             self.schedule.saw((mode, self.digest()))
             if mode != GO:
                 raise BrokerUnavailable(mode)
+
+    def _epoch_end(self, tp: TopicPartition, epoch: int) -> int:
+        self._partition(tp)
+        return self.topics[tp.topic].end_of(epoch, tp.partition)
 
     def _partition(self, tp: TopicPartition) -> tuple[int, int, int]:
         there = self.topics.get(tp.topic)

@@ -59,6 +59,7 @@ class Frame:
     poison: frozenset[tuple[int, int]] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     cluster_id: str | None = None
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def records(self) -> tuple[Record, ...]:
         """Return the records.
@@ -67,7 +68,7 @@ class Frame:
             RangeGone: Kafka has not all of them any more.
             PoisonError: one of them cannot be processed.
         """
-        found = self.cluster.read(self.ranges, self.topic_ids, self.cluster_id)
+        found = self.cluster.read(self.ranges, self.topic_ids, self.cluster_id, self.leader_epochs)
         if any((record[2], record[3]) in self.poison for record in found):
             raise PoisonError("a record cannot be processed")
         if not self.done:
@@ -123,10 +124,11 @@ class ModelReader:
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str] = NO_IDS,
         cluster_id: str | None = None,
-        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - the model has no elections
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,
     ) -> Any:
         """See `Reader.read`: here a frame is read in one step."""
-        return Frame(self._cluster, tuple(ranges), topic_ids=topic_ids, cluster_id=cluster_id)
+        known = {"topic_ids": topic_ids, "cluster_id": cluster_id, "leader_epochs": leader_epochs}
+        return Frame(self._cluster, tuple(ranges), **known)  # type: ignore[arg-type]
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """See `Reader.sample`: each record has one byte."""
@@ -160,7 +162,7 @@ class ModelConnectorReader(ModelReader, ConnectorReader):
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str] = NO_IDS,
         cluster_id: str | None = None,
-        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - the model has no elections
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - its consumers ignore them
     ) -> Any:
         """See `ConnectorReader.read`."""
         found = self._cluster.client().describe({r.topic for r in ranges})

@@ -16,7 +16,7 @@ from offsetkeeper.testing.simulator.edits import move, take_back, truncate
 from offsetkeeper.testing.simulator.kafka import TOPIC, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.operators import adopt, copy_away, rewind, rewind_forced, rewind_one, undo
 from offsetkeeper.testing.simulator.runs import owner, query
-from offsetkeeper.testing.simulator.world import Scenario, World
+from offsetkeeper.testing.simulator.world import GOING_ON, Scenario, World
 
 TWO = MappingProxyType({"A": owner, "B": owner})
 THREE = MappingProxyType({"A": owner, "B": owner, "C": owner})
@@ -143,6 +143,23 @@ def cut(world: World) -> None:
     world.repeats = world.rewound = True
 
 
+def elect(world: World) -> None:
+    """Elect a leader of a partition, which has all records; one more is written."""
+    _elect(world, lost=0)
+
+
+def elect_uncleanly(world: World) -> None:
+    """Elect a leader that lacks the last record of a partition; another one gets that offset, and one more comes."""
+    _elect(world, lost=1)
+
+
+def _elect(world: World, lost: int) -> None:
+    topic = world.cluster.topics[TOPIC]
+    topic.elect(0, lost)
+    beginning, stable, end = topic.partitions[0]
+    topic.partitions[0] = (beginning, stable + lost + 1, end + lost + 1)
+
+
 def careless(world: World) -> None:
     """Ask the ledger for what must be refused, as a program with a defect does, and see each of it refused."""
     ledger = world.ledger()
@@ -267,6 +284,28 @@ _ELSEWHERE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "another cluster, queries, connector": {"actors": QUERIES, "packed": False, "topic_ids": False, **_LED},
     }
 )
+_ELECTED: Mapping[str, Any] = MappingProxyType(
+    {
+        "leader_epochs": True,
+        "policies": replace(GOING_ON, cut="common"),
+        "events": {
+            "a leader is elected": elect,
+            "a leader that lacks a record is elected": elect_uncleanly,
+            "another leader that lacks a record is elected": elect_uncleanly,
+            "records arrive": grow,
+        },
+    }
+)
+_ELECTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType({"elections": {"actors": TWO, **_ELECTED}})
+_ELECTIONS_UNSEEN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "elections, connector": {"actors": TWO, "packed": False, **_ELECTED},
+        "elections, queries": {"actors": QUERIES, **_ELECTED},
+        "elections, queries, connector": {"actors": QUERIES, "packed": False, **_ELECTED},
+    }
+)
+# Their tasks compare no epochs: at most once, rows that are read after the commit may be of either log.
+_COMPARED_KINDS = {name: kind for name, kind in _KINDS.items() if kind.guarantee is not Guarantee.AT_MOST_ONCE}
 # Only outputs that keep marks show that they were restored.
 _RESTORED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -360,6 +399,8 @@ def wide() -> list[Scenario]:
         (_RESTORED, _RESTORED_KINDS),
         (_EDITED, _SOME),
         (_ELSEWHERE, _SOME),
+        (_ELECTIONS, _KINDS),
+        (_ELECTIONS_UNSEEN, _COMPARED_KINDS),
         (_SLOTTED, _SLOTTED_KINDS),
         (_POISONED, _POISONED_KINDS),
         (_RESTORED, _RESTORED_POISONED_KINDS),

@@ -15,6 +15,7 @@ from offsetkeeper.core.model import Change, Guarantee, Landed
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.run import Pace, Run
+from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.sinks import MarkKey, Outputs
@@ -66,6 +67,7 @@ class Scenario:
         start: where a topic is begun that the group has not read.
         pattern: whether topics are found by a pattern.
         topic_ids: whether Kafka tells the ids of topics.
+        leader_epochs: whether Kafka tells the leader epochs of partitions.
         history: entries that the store keeps.
         retry_timeout_s: seconds for which a run retries; with 0, each error is raised at once.
         attempts: how often a batch is tried.
@@ -86,6 +88,7 @@ class Scenario:
     start: Literal["earliest", "latest"] = "earliest"
     pattern: bool = False
     topic_ids: bool = True
+    leader_epochs: bool = False
     history: int = 1000
     retry_timeout_s: float = 60.0
     attempts: int = 3
@@ -136,11 +139,9 @@ class World:
         self._origin, self.copied = self.store, False
         self.cluster = ModelCluster(self.schedule, ModelPlace(FIRST, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])}))
         self.cluster.moves, self.cluster.ids = bool(scenario.events), scenario.topic_ids
+        self.cluster.epochs = scenario.leader_epochs
         owners = scenario.actors if scenario.own_checkpoints else [""]
-        self.checkpoints = {
-            name: ModelCheckpoint(self.schedule, f"00000000-0000-0000-0000-{number:012}", slow=scenario.slow_looks)
-            for number, name in enumerate(owners)
-        }
+        self.checkpoints = {name: self._new_checkpoint(number) for number, name in enumerate(owners)}
         self.repeats = self.rewound = self.edited = self.mixed = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
@@ -287,8 +288,16 @@ class World:
         body = next(iter(self.scenario.actors.values()))
         last = self.schedule.add(name, partial(body, self))
         self.schedule.run()
+        if isinstance(last.raised, CheckpointMismatch) and self.cluster.cut:  # it says: start with a new checkpoint
+            self.checkpoints = dict.fromkeys(self.checkpoints, self._new_checkpoint(len(self.checkpoints)))
+            last = self.schedule.add(f"{name}, with a new checkpoint", partial(body, self))
+            self.schedule.run()
         self.schedule.current = None
         self.promises.at_the_end(last)
+
+    def _new_checkpoint(self, number: int) -> ModelCheckpoint:
+        query_id = f"00000000-0000-0000-0000-{number:012}"
+        return ModelCheckpoint(self.schedule, query_id, slow=self.scenario.slow_looks)
 
     def _applied_to_copy(self, change: Change, owner_id: str) -> None:
         if self.schedule.undisturbed:
