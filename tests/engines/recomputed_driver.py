@@ -28,7 +28,7 @@ from offsetkeeper.sinks import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_LIMIT_S = 60
+_LIMIT_S = 240
 _NAMES = {"topic": "string", "partition": "int", "offset": "bigint"}
 _PLACE = ", ".join(f"{name} {kind}" for name, kind in _NAMES.items())
 SHARES = 4

@@ -31,7 +31,7 @@ from offsetkeeper.testing.java import java
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.spark import SparkCluster
 
-LIMIT_S = 150
+LIMIT_S = 450  # against a hang: on a busy machine a cluster takes minutes
 PARTITIONS, RECORDS = 4, 500
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SESSION = {

@@ -174,6 +174,26 @@ def test_a_batch_that_cannot_be_dropped_has_a_reason_also_if_kafka_holds_its_rec
         when_given_up(found)
 
 
+def test_a_drop_of_a_lost_batch_promises_only_the_records_that_are_there() -> None:
+    lost = [each for each in EVERY if deciding(life.AT_START, each).words.startswith("it is lost, ")]
+    assert {"those of its records that Kafka still holds" in str(_refusal(each)) for each in lost if each.problems} == {
+        True
+    }
+    assert {"Kafka still holds" in str(_refusal(each)) for each in lost if not each.problems} == {False}
+
+
+def _refusal(found: Situation) -> StartRefused:
+    with pytest.raises(StartRefused) as refused:
+        at_start(found)
+    return refused.value
+
+
+def test_an_output_that_has_lost_its_mark_is_not_called_missing() -> None:
+    found = Situation(BATCH, AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, marked=())
+    assert "'one', which keeps a mark, but this program has it without a mark" in str(_refusal(found))
+    assert "no such output, only output 'two'" in str(_refusal(replace(found, outputs=("two",))))
+
+
 @pytest.mark.parametrize("change", PROGRAMS)
 def test_another_program_reads_none_of_the_topics_or_has_none_of_the_outputs(change: str) -> None:
     other, foreign = PROGRAMS[change]

@@ -64,6 +64,7 @@ _HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 """The landings that mean that an output has a batch or a part of it."""
 _VOID = frozenset({Landing.VOID, Landing.CUT})
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
+_DROP_LOST = f"{_DROP.partition(':')[0]}: those of its records that Kafka still holds are read again as other batches"
 
 
 class Fate(Enum):
@@ -285,21 +286,22 @@ def _is_moved(found: Situation) -> StartRefused:
 
 
 def _is_lost(found: Situation) -> StartRefused:
-    return _may_come_twice(found.batch, found.losses)
+    return _may_come_twice(found, found.losses)
 
 
 def _is_somewhere(found: Situation) -> StartRefused:
     having = " and ".join(named(name) for name, each in found.landings.items() if each in _HAVING)
-    return _may_come_twice(found.batch, found.problems or [f"{having} has it, or a part of it"])
+    return _may_come_twice(found, found.problems or [f"{having} has it, or a part of it"])
 
 
-def _may_come_twice(batch: Batch, why: Sequence[str]) -> StartRefused:
+def _may_come_twice(found: Situation, why: Sequence[str]) -> StartRefused:
+    batch = found.batch
     had = f"; output {', '.join(batch.written)} has it" if batch.written else ""
     return StartRefused(
         f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
         f"  {listed(why)}\n"
         f"These ranges may come twice:\n  {listed(batch.ranges)}\n"
-        f"If you can, remove the batch's rows from the outputs first. {_DROP}"
+        f"If you can, remove the batch's rows from the outputs first. {_DROP_LOST if found.problems else _DROP}"
     )
 
 
@@ -406,10 +408,11 @@ def told(fate: Fate, found: Situation) -> str:
 
 def lacking_text(batch: Batch, lacking: Sequence[str], outputs: Collection[str]) -> str:
     """Return why no start is possible without an output that keeps a mark and may have a batch."""
+    name, others = lacking[0], ", ".join(map(named, outputs))
+    here = "this program has it without a mark" if name in outputs else f"the program has no such output, only {others}"
     return (
-        f"batch {batch.id} may be in output {lacking[0]!r}, which keeps a mark, but the program has no such output, "
-        f"only {', '.join(map(named, outputs))}. Start once with that output; or with Policies(pending='drop'), but "
-        "then it stays unknown whether that output has the batch"
+        f"batch {batch.id} may be in output {name!r}, which keeps a mark, but {here}. Start once with that output; or "
+        "with Policies(pending='drop'), but then it stays unknown whether that output has the batch"
     )
 
 
