@@ -166,6 +166,7 @@ def test_a_dropped_batch_names_the_policy_only_where_the_policy_drops_it() -> No
     for found in EVERY:
         if attempt(at_start, found) is Fate.DROP and not found.problems:
             assert ("by policy" in told(Fate.DROP, found)) is (found.policies.pending == "drop"), found
+            assert ("it counts as done" in told(Fate.DROP, found)) is bool(found.batch.lands_in), found
 
 
 def test_a_batch_that_cannot_be_dropped_has_a_reason_also_if_kafka_holds_its_records() -> None:

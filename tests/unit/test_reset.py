@@ -36,6 +36,32 @@ def test_each_step_counts_what_is_read_again_and_what_is_skipped() -> None:
     assert plan.positions == {A: Position(20, "id"), C: Position(5, "c")}
 
 
+@pytest.mark.parametrize(("new", "again", "skipped"), [(0, 0, 0), (50, 0, 50), (60, 0, 60)])
+def test_of_a_topic_that_was_made_again_nothing_was_read(new: int, again: int, skipped: int) -> None:
+    """It said "skipped 10" of a new topic of 60 records, of which none was ever read."""
+    snapshot = Snapshot("g", positions={A: Position(50, "id", "here")})
+    plan = make_reset(snapshot, "memory://s", {A: Position(new)}, {A: Bounds(0, 60, "id of now", cluster_id="here")})
+    [step] = plan.steps
+    assert (step.replayed, step.skipped) == (again, skipped)
+    assert any("deleted and created again" in note for note in plan.notes)
+    assert load_plan(plan.dump(), "saved") == plan
+
+
+def test_of_a_batch_of_the_older_topic_nothing_is_read_again() -> None:
+    batch = Batch("g", "token", 1, (OffsetRange(*A, 0, 20), OffsetRange(*B, 5, 9)))
+    snapshot = Snapshot("g", positions={A: Position(0, "id"), B: Position(5)}, pending=batch)
+    plan = make_reset(snapshot, "memory://s", {A: Position(0)}, {A: Bounds(0, 60, "id of now")})
+    assert plan.drops is not None
+    assert plan.drops.again == (OffsetRange(*B, 5, 9),)
+
+
+def test_of_another_cluster_nothing_was_read() -> None:
+    snapshot = Snapshot("g", positions={A: Position(50, "id", "here")})
+    plan = make_reset(snapshot, "memory://s", {A: Position(60)}, {A: Bounds(0, 60, "id", cluster_id="there")})
+    assert [(step.replayed, step.skipped) for step in plan.steps] == [(0, 60)]
+    assert any("the Kafka cluster here" in note for note in plan.notes)
+
+
 def test_who_stands_there_already_is_left_out() -> None:
     assert reset({A: 50}).steps == ()
 

@@ -403,7 +403,8 @@ def told(fate: Fate, found: Situation) -> str:
         return f"only query {found.query} can finish it, from its own checkpoint"
     if fate is Fate.COUNT:
         return "the next start counts it as done, because it may have been written"
-    return f"the next start drops it: {dropped_text(found)}"
+    unless = "; if its outputs turn out to have it, it counts as done" if found.batch.lands_in else ""
+    return f"the next start drops it: {dropped_text(found)}{unless}"
 
 
 def lacking_text(batch: Batch, lacking: Sequence[str], outputs: Collection[str]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, check_query
-from offsetkeeper.core.bounds import Bounds, Standing, seen_at, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, is_another, seen_at, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.identity import is_elsewhere
 from offsetkeeper.core.model import Count, Entry, Snapshot
@@ -42,9 +42,16 @@ class Dropped(NamedTuple):
     again: tuple[OffsetRange, ...] = ()
 
     @classmethod
-    def of(cls, batch: Batch, after: Positions) -> Self:
-        """Return what is dropped with a batch, if these are the positions after the reset."""
-        starts = {r: max(r.start, after[r.topic_partition].offset) for r in batch.ranges}
+    def of(cls, batch: Batch, after: Positions, others: Collection[TopicPartition] = ()) -> Self:
+        """Return what is dropped with a batch.
+
+        Args:
+            batch: the pending batch.
+            after: the positions after the reset.
+            others: partitions whose topic was created again: what the batch has of them is nowhere any more.
+        """
+        there = [r for r in batch.ranges if r.topic_partition not in others]
+        starts = {r: max(r.start, after[r.topic_partition].offset) for r in there}
         again = tuple(r._replace(start=start) for r, start in starts.items() if start < r.end)
         return cls(batch.id, batch.written, batch.lands_in, again)
 
@@ -78,6 +85,8 @@ class Step:
         old: the stored position, or None.
         new: the new position.
         beginning, end: the offsets that Kafka holds of the partition.
+        another: whether the stored position is of another topic with that name, or of another cluster. Nothing of this
+            one was read then, whatever the old offset is.
     """
 
     topic_partition: TopicPartition
@@ -85,17 +94,22 @@ class Step:
     new: Position
     beginning: int
     end: int
+    another: bool = False
 
     @property
     def replayed(self) -> int:
         """Number of offsets that will be read again, an upper bound of records."""
-        return 0 if self.old is None else max(0, min(self.old, self.end) - self.new.offset)
+        return max(0, min(self._read, self.end) - self.new.offset)
 
     @property
     def skipped(self) -> int:
         """Number of offsets that Kafka holds and that will never be read."""
-        old = self.beginning if self.old is None else max(self.old, self.beginning)
-        return max(0, self.new.offset - old)
+        return max(0, self.new.offset - max(self._read, self.beginning))
+
+    @property
+    def _read(self) -> int:
+        """The offset up to which this partition was read; nothing before the beginning can be read again."""
+        return self.beginning if self.old is None or self.another else self.old
 
     @property
     def above_beginning(self) -> int:
@@ -172,6 +186,11 @@ class ResetPlan:
         if self.clusters:
             old, new = self.clusters
             notes.append(f"the positions are of the Kafka cluster {old}; the brokers, and the new ones, are of {new}")
+        elif others := sorted({step.topic_partition.topic for step in self.steps if step.another}):
+            notes.append(
+                f"deleted and created again since the group read them: {', '.join(others)}. The old offsets are of "
+                "other records: all before the new offsets are skipped"
+            )
         if self.drops is not None:
             notes += self.drops.notes
         if self.keeps:
@@ -206,7 +225,7 @@ class ResetPlan:
 
     def _queries(self) -> str:
         """Return what streaming queries need in order to follow the reset; the ledger does not know of it."""
-        if any(step.old is not None and step.new.offset < step.old for step in self.steps):
+        if any(step.another or (step.old is not None and step.new.offset < step.old) for step in self.steps):
             return (
                 "streaming queries of this group need a new checkpoint to follow this reset; queries with state also "
                 "need offsets=. With the old checkpoint their start is refused"
@@ -293,8 +312,10 @@ def make_reset(
         if old in {new, new._replace(cluster_id=None)}:  # a start notes cluster and epoch, no reset is needed for it
             stays.append((tp, new.offset))
         else:
-            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end))
+            another = stored is not None and is_another(stored, new)
+            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another))
     moved = {step.topic_partition: step.new for step in steps}
+    others = [step.topic_partition for step in steps if step.another]
     counted = snapshot.queries
     counts = [(query, Count(counted[query], to)) for query, to in sorted(numbers.items()) if counted[query] != to]
     pending = snapshot.pending if steps or counts else None
@@ -308,7 +329,7 @@ def make_reset(
         tuple(stays),
         tuple(sorted(left)),
         tuple(sorted(gone)),
-        None if dropped is None else Dropped.of(dropped, {**snapshot.positions, **moved}),
+        None if dropped is None else Dropped.of(dropped, {**snapshot.positions, **moved}, others),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
         snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",
@@ -513,4 +534,4 @@ def _load_step(raw: Mapping[str, Any]) -> Step:
     tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
     old = None if raw["old"] is None else check_offset(raw["old"])
     new = Position(check_offset(raw["new"]), raw["topic_id"], raw["cluster_id"])
-    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]))
+    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]))
