@@ -242,9 +242,22 @@ def test_all_topics_are_the_stored_partitions_and_the_others_are_told(group: Gro
     group.kafka.found[new] = Bounds(0, 5, "ida")
     plan = group.plan(Shift(-1), all_topics=True)
     assert (plan.offsets, plan.left) == ({A0: 39, A1: 19}, (new,))
-    assert plan.notes == [BACK, "not moved, because they have no position: a 2"]
+    assert plan.notes == [
+        BACK,
+        "not moved, because they have no position, and a start reads them from their beginning: a 2",
+    ]
     assert group.plan("earliest", topics=["b"], all_topics=True).offsets == {A0: 10, A1: 0, B0: 0}
     assert group.plan("earliest", topics=["a"]).offsets == {A0: 10, A1: 0, new: 0}
+
+
+def test_partitions_that_are_not_named_and_have_no_position_are_told(group: Group) -> None:
+    """A start reads them from their beginning, also one that begins at the latest: the topic is known then."""
+    new = TopicPartition("c", 0), TopicPartition("c", 1)
+    group.kafka.found |= dict.fromkeys(new, Bounds(0, 100, "idc"))
+    assert group.plan({new[0]: 90}).left == new[1:]
+    assert group.plan(90, new[0]).left == new[1:]
+    assert group.plan(90, *new).left == ()
+    assert group.plan({A0: 15}).left == ()
 
 
 def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:

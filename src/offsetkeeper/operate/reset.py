@@ -59,8 +59,8 @@ def plan_reset(
         to: "earliest", "latest", "current", an offset, a time with a time zone, offsets by partition, or a `Shift`.
         partitions: partitions to move. Without these and `topics`, all partitions that `to` or the ledger has.
         topics: topics of which all partitions are moved. The plan lists those with a position that are gone in Kafka.
-        all_topics: also move all topics that the ledger has positions of. Partitions of these topics without a
-            position do not move, and the plan lists them.
+        all_topics: also move all topics that the ledger has positions of. Partitions without a position that are not
+            named do not move, and the plan lists those of topics that move.
         clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
 
     Raises:
@@ -71,7 +71,9 @@ def plan_reset(
         if not to:
             raise SettingsError("no offsets were given; nothing was changed")
         chosen = select(to, partitions, topics, "the offsets given")
-        return _plan(snapshot, store, cluster, {tp: Position(to[tp]) for tp in chosen}, clip=clip)
+        given = {tp: Position(to[tp]) for tp in chosen}
+        left = _left(snapshot, cluster, chosen)
+        return make_reset(snapshot, store, given, _bounds_around(snapshot, cluster, given), left, clip=clip)
     stored = set(snapshot.positions)
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
@@ -81,7 +83,7 @@ def plan_reset(
     chosen = named | {tp for tp in bounds if tp.topic in topics}
     if not chosen:
         raise Refused(f"group {snapshot.group!r} in {store} has no positions: name the topics to reset")
-    left = bounds.keys() - chosen - stored if every else ()
+    left = _left(snapshot, cluster, chosen)
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
     bounds = cluster.with_open_transactions(targets, bounds)
@@ -216,15 +218,16 @@ def _plan_back(
 
 
 def _plan(
-    snapshot: Snapshot,
-    store: str,
-    cluster: Cluster,
-    targets: Positions,
-    numbers: Queries = NO_QUERIES,
-    *,
-    clip: bool = False,
+    snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions, numbers: Queries = NO_QUERIES
 ) -> ResetPlan:
-    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets), clip=clip, numbers=numbers)
+    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets), numbers=numbers)
+
+
+def _left(snapshot: Snapshot, cluster: Cluster, moved: Collection[TopicPartition]) -> set[TopicPartition]:
+    """Return the partitions without a position of topics that move, which get none."""
+    described = cluster.describe({tp.topic for tp in moved}).values()
+    there = {TopicPartition(about.topic, number) for about in described for number in about.partitions}
+    return there - snapshot.positions.keys() - {*moved}
 
 
 def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:

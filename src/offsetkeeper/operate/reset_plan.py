@@ -210,7 +210,8 @@ class ResetPlan:
             for query, count in self.queries
         ]
         if self.left:
-            notes += [f"not moved, because they have no position: {listed(self.left, ', ')}"]
+            told = "not moved, because they have no position, and a start reads them from their beginning"
+            notes += [f"{told}: {listed(self.left, ', ')}"]
         if self.gone:
             notes += [f"not moved, because they are no longer in Kafka: {listed(self.gone, ', ')}"]
         return notes + self.clips
