@@ -169,10 +169,14 @@ def test_a_dropped_batch_names_the_policy_only_where_the_policy_drops_it() -> No
             assert ("it counts as done" in told(Fate.DROP, found)) is bool(found.batch.lands_in), found
 
 
-def test_a_batch_that_cannot_be_dropped_has_a_reason_also_if_kafka_holds_its_records() -> None:
+def test_a_batch_that_cannot_be_dropped_names_the_output_also_if_kafka_holds_its_records() -> None:
     found = Situation(BATCH, AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, {"one": Landing.PARTLY})
-    with pytest.raises(StartRefused, match="output 'one' has it, or a part of it"):
+    found = replace(found, failure="it fails with ValueError")
+    with pytest.raises(
+        StartRefused, match="it fails with ValueError\n  output 'one' has it, or a part of it"
+    ) as refused:
         when_given_up(found)
+    assert "Kafka still holds" not in str(refused.value)
 
 
 def test_a_drop_of_a_lost_batch_promises_only_the_records_that_are_there() -> None:

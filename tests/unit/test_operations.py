@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -244,7 +245,7 @@ def test_all_topics_are_the_stored_partitions_and_the_others_are_told(group: Gro
     assert (plan.offsets, plan.left) == ({A0: 39, A1: 19}, (new,))
     assert plan.notes == [
         BACK,
-        "not moved, because they have no position, and a start reads them from their beginning: a 2",
+        "not moved, because they have no position in the topic, and a start reads them from their beginning: a 2",
     ]
     assert group.plan("earliest", topics=["b"], all_topics=True).offsets == {A0: 10, A1: 0, B0: 0}
     assert group.plan("earliest", topics=["a"]).offsets == {A0: 10, A1: 0, new: 0}
@@ -258,6 +259,8 @@ def test_partitions_that_are_not_named_and_have_no_position_are_told(group: Grou
     assert group.plan(90, new[0]).left == new[1:]
     assert group.plan(90, *new).left == ()
     assert group.plan({A0: 15}).left == ()
+    group.ledger.snapshot = replace(group.ledger.snapshot, missing=frozenset(new[1:]))
+    assert plan_reset(group.ledger.snapshot, "memory://s", group.cluster, {new[0]: 90}).left == ()
 
 
 def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:

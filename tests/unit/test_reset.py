@@ -55,11 +55,29 @@ def test_of_a_batch_of_the_older_topic_nothing_is_read_again() -> None:
     assert plan.drops.again == (OffsetRange(*B, 5, 9),)
 
 
+def test_partitions_of_a_topic_that_was_made_again_and_are_not_named_are_told() -> None:
+    """Once the topic is known again, a start takes them for new ones, whatever the policy for such a topic is."""
+    other = TopicPartition("a", 1)
+    batch = Batch("g", "token", 1, (OffsetRange(*A, 0, 20), OffsetRange(*other, 5, 9)))
+    snapshot = Snapshot("g", positions={A: Position(0, "id"), other: Position(5, "id")}, pending=batch)
+    plan = make_reset(snapshot, "memory://s", {A: Position(0)}, {A: Bounds(0, 60, "id of now")})
+    assert plan.left == (other,)
+    assert plan.drops is not None
+    assert plan.drops.again == ()
+
+
 def test_of_another_cluster_nothing_was_read() -> None:
     snapshot = Snapshot("g", positions={A: Position(50, "id", "here")})
     plan = make_reset(snapshot, "memory://s", {A: Position(60)}, {A: Bounds(0, 60, "id", cluster_id="there")})
     assert [(step.replayed, step.skipped) for step in plan.steps] == [(0, 60)]
     assert any("the Kafka cluster here" in note for note in plan.notes)
+
+
+def test_a_plan_of_a_release_whose_steps_say_less_is_one_of_another_version() -> None:
+    raw = json.loads(reset({A: 20}).dump())
+    del raw["steps"][0]["another"]
+    with pytest.raises(SettingsError, match="saved by another version"):
+        load_plan(json.dumps(raw), "saved")
 
 
 def test_who_stands_there_already_is_left_out() -> None:

@@ -6,11 +6,11 @@ at a start, of the pending batch of an earlier run:
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
     a marked output may have it, and the program has no such one    StartRefused
-    an output may have it, and the program has none of that name    StartRefused
+    an output has it, or may by its mark, and the program lacks it  StartRefused
     its positions were edited from outside                          StartRefused
     this run is at most once                                        COUNT
-    it is for dead letters, and they have it                        COUNT
-    it is for dead letters                                          DROP
+    it is for marked dead letters, and they have it                 COUNT
+    it is for marked dead letters                                   DROP
     a run without state began it, and all outputs have it           COUNT
     it is lost, this run is exactly once, an output may have it     StartRefused
     it is lost                                                      DROP
@@ -98,6 +98,7 @@ class Situation:
         query: id of the query with state that starts, empty if its checkpoint is empty; None for a run without state.
         begun: whether the ledger has the batch as pending.
         program: what the program that starts reads and writes; None if that is not known.
+        failure: why a run gives the batch up that Kafka still holds: a record that fails.
     """
 
     batch: Batch
@@ -111,6 +112,7 @@ class Situation:
     query: str | None = None
     begun: bool = True
     program: Program | None = None
+    failure: str = ""
 
     @property
     def exactly(self) -> bool:
@@ -290,8 +292,8 @@ def _is_lost(found: Situation) -> StartRefused:
 
 
 def _is_somewhere(found: Situation) -> StartRefused:
-    having = " and ".join(named(name) for name, each in found.landings.items() if each in _HAVING)
-    return _may_come_twice(found, found.problems or [f"{having} has it, or a part of it"])
+    having = [f"{named(name)} has it, or a part of it" for name, each in found.landings.items() if each in _HAVING]
+    return _may_come_twice(found, [*found.problems, *([found.failure] if found.failure else []), *having])
 
 
 def _may_come_twice(found: Situation, why: Sequence[str]) -> StartRefused:
@@ -322,15 +324,15 @@ AT_START = (
         _is_foreign,
     ),
     Line("a marked output may have it, and the program has no such one", lambda s: s.unmarked, _lacks_mark),
-    Line("an output may have it, and the program has none of that name", lambda s: s.lacking, _lacks_output),
+    Line("an output has it, or may by its mark, and the program lacks it", lambda s: s.lacking, _lacks_output),
     Line("its positions were edited from outside", lambda s: s.moved, _is_moved),
     Line("this run is at most once", lambda s: s.guarantee is Guarantee.AT_MOST_ONCE, Fate.COUNT),
     Line(
-        "it is for dead letters, and they have it",
+        "it is for marked dead letters, and they have it",
         lambda s: s.batch.kind is Kind.DEAD_LETTERS and s.had,
         Fate.COUNT,
     ),
-    Line("it is for dead letters", lambda s: s.batch.kind is Kind.DEAD_LETTERS, Fate.DROP),
+    Line("it is for marked dead letters", lambda s: s.batch.kind is Kind.DEAD_LETTERS, Fate.DROP),
     Line(
         "a run without state began it, and all outputs have it", lambda s: s.batch.query is None and s.had, Fate.COUNT
     ),
@@ -412,7 +414,7 @@ def lacking_text(batch: Batch, lacking: Sequence[str], outputs: Collection[str])
     name, others = lacking[0], ", ".join(map(named, outputs))
     here = "this program has it without a mark" if name in outputs else f"the program has no such output, only {others}"
     return (
-        f"batch {batch.id} may be in output {name!r}, which keeps a mark, but {here}. Start once with that output; or "
+        f"batch {batch.id} may be in {named(name)}, which keeps a mark, but {here}. Start once with that output; or "
         "with Policies(pending='drop'), but then it stays unknown whether that output has the batch"
     )
 
@@ -423,10 +425,14 @@ def dropped_text(found: Situation) -> str:
         why = listed(found.problems, "; ")
     elif found.policies.pending == "drop":
         why = "by policy pending='drop'"
+    elif found.failure:
+        why = found.failure
     elif found.batch.kind is Kind.DEAD_LETTERS:
         why = "its record is tried again"
-    else:
+    elif not _VOID.isdisjoint(found.landings.values()):
         why = "a mark says that a run dropped it"
+    else:
+        why = "Kafka did not show all of its records"
     if found.landings:
         return f"{why}; {landed_text(found.batch, found.landings)}"
     written = ", ".join(found.batch.written)

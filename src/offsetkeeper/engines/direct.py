@@ -348,15 +348,20 @@ class Direct:
         elif what is Fate.FINISH:
             self._process(replace(pending, retry=True), environment.monotonic(), plan.unread)
 
-    def _drop(self, batch: Batch, problems: Sequence[str]) -> None:
+    def _drop(self, batch: Batch, problems: Sequence[str] = (), failure: str = "") -> None:
         """Drop a batch; but if all its outputs turn out to have it, commit it.
+
+        Args:
+            batch: the batch.
+            problems: why Kafka no longer holds its records.
+            failure: why it is given up although Kafka holds them.
 
         Raises:
             StartRefused: some outputs have it, and with exactly once only a policy can allow to drop it.
         """
         pending = self.ledger.snapshot.pending
         landings, targets = Settled({}, {}) if pending is None else self._delivery_of(pending).settle(pending)
-        found = self._situation(batch, problems, landings)
+        found = replace(self._situation(batch, problems, landings), failure=failure)
         if when_given_up(found) is Fate.COUNT:
             self._delivery_of(found.batch).count_as_done(found.batch)
             return
@@ -432,7 +437,7 @@ class Direct:
         self._check_uncut(batch, error)
         log.warning("batch %s of %d offsets failed and is given up: %s", batch.id, batch.size, text_of(error))
         if self.ledger.snapshot.pending is not None:
-            self._drop(batch, [f"it fails with {text_of(error).partition(':')[0]}"])
+            self._drop(batch, failure=f"it fails with {text_of(error).partition(':')[0]}")
         positions = self.ledger.snapshot.positions
         if any(positions[r.topic_partition].offset != r.start for r in batch.ranges):
             return  # all outputs turned out to have the batch, so it counts as done

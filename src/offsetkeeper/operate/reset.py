@@ -227,7 +227,7 @@ def _left(snapshot: Snapshot, cluster: Cluster, moved: Collection[TopicPartition
     """Return the partitions without a position of topics that move, which get none."""
     described = cluster.describe({tp.topic for tp in moved}).values()
     there = {TopicPartition(about.topic, number) for about in described for number in about.partitions}
-    return there - snapshot.positions.keys() - {*moved}
+    return there - snapshot.positions.keys() - {*snapshot.missing} - {*moved}  # without a lost one no start is possible
 
 
 def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:

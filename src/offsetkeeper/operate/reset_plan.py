@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, check_query
 from offsetkeeper.core.bounds import Bounds, Standing, is_another, seen_at, standing_of
 from offsetkeeper.core.codec import GARBAGE
-from offsetkeeper.core.identity import is_elsewhere
+from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.model import Count, Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition, check_offset, check_partition
 from offsetkeeper.core.outside import load_json
@@ -42,15 +42,15 @@ class Dropped(NamedTuple):
     again: tuple[OffsetRange, ...] = ()
 
     @classmethod
-    def of(cls, batch: Batch, after: Positions, others: Collection[TopicPartition] = ()) -> Self:
+    def of(cls, batch: Batch, after: Positions, others: Collection[str] = ()) -> Self:
         """Return what is dropped with a batch.
 
         Args:
             batch: the pending batch.
             after: the positions after the reset.
-            others: partitions whose topic was created again: what the batch has of them is nowhere any more.
+            others: topics that were created again: what the batch has of them is nowhere any more.
         """
-        there = [r for r in batch.ranges if r.topic_partition not in others]
+        there = [r for r in batch.ranges if r.topic not in others]
         starts = {r: max(r.start, after[r.topic_partition].offset) for r in there}
         again = tuple(r._replace(start=start) for r, start in starts.items() if start < r.end)
         return cls(batch.id, batch.written, batch.lands_in, again)
@@ -133,7 +133,8 @@ class ResetPlan:
         change_id: id of the change that made that version: versions repeat after a ledger was deleted.
         steps: one for each partition that moves, sorted.
         stays: offsets of partitions that are already at their target, sorted.
-        left: partitions of the same topics that have no position and get none, sorted.
+        left: partitions of the same topics that have no position and get none, or one of a topic that was created again
+            since, sorted.
         gone: partitions of the same topics that are no longer in Kafka; their positions stay; sorted.
         drops: the pending batch, if the reset drops it.
         keeps: id of the pending batch, if it stays pending; else empty.
@@ -186,10 +187,10 @@ class ResetPlan:
         if self.clusters:
             old, new = self.clusters
             notes.append(f"the positions are of the Kafka cluster {old}; the brokers, and the new ones, are of {new}")
-        elif others := sorted({step.topic_partition.topic for step in self.steps if step.another}):
+        if others := sorted({step.topic_partition.topic for step in self.steps if step.another}):
             notes.append(
-                f"deleted and created again since the group read them: {', '.join(others)}. The old offsets are of "
-                "other records: all before the new offsets are skipped"
+                f"deleted and created again since the group read them, or of another cluster: {', '.join(others)}. The "
+                "old offsets are of other records: all before the new offsets are skipped"
             )
         if self.drops is not None:
             notes += self.drops.notes
@@ -210,7 +211,7 @@ class ResetPlan:
             for query, count in self.queries
         ]
         if self.left:
-            told = "not moved, because they have no position, and a start reads them from their beginning"
+            told = "not moved, because they have no position in the topic, and a start reads them from their beginning"
             notes += [f"{told}: {listed(self.left, ', ')}"]
         if self.gone:
             notes += [f"not moved, because they are no longer in Kafka: {listed(self.gone, ', ')}"]
@@ -226,7 +227,7 @@ class ResetPlan:
 
     def _queries(self) -> str:
         """Return what streaming queries need in order to follow the reset; the ledger does not know of it."""
-        if any(step.another or (step.old is not None and step.new.offset < step.old) for step in self.steps):
+        if any(step.old is not None and step.new.offset < step.old for step in self.steps):
             return (
                 "streaming queries of this group need a new checkpoint to follow this reset; queries with state also "
                 "need offsets=. With the old checkpoint their start is refused"
@@ -277,6 +278,10 @@ class ResetPlan:
         }
 
 
+_FIELDS = {each.name for each in fields(ResetPlan)}
+_STEP_FIELDS = Step(TopicPartition("", 0), None, Position(0), 0, 0).as_dict().keys()
+
+
 def make_reset(
     snapshot: Snapshot,
     store: str,
@@ -316,7 +321,8 @@ def make_reset(
             another = stored is not None and is_another(stored, new)
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another))
     moved = {step.topic_partition: step.new for step in steps}
-    others = [step.topic_partition for step in steps if step.another]
+    others = {step.topic_partition.topic: step.new for step in steps if step.another}
+    older = {tp for tp, at in snapshot.positions.items() if tp not in moved and _is_older(at, others.get(tp.topic))}
     counted = snapshot.queries
     counts = [(query, Count(counted[query], to)) for query, to in sorted(numbers.items()) if counted[query] != to]
     pending = snapshot.pending if steps or counts else None
@@ -328,7 +334,7 @@ def make_reset(
         snapshot.change_id,
         tuple(steps),
         tuple(stays),
-        tuple(sorted(left)),
+        tuple(sorted({*left, *older})),
         tuple(sorted(gone)),
         None if dropped is None else Dropped.of(dropped, {**snapshot.positions, **moved}, others),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
@@ -336,6 +342,13 @@ def make_reset(
         snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",
         next(iter(_clusters(snapshot.positions, moved)), ()),
         tuple(counts),
+    )
+
+
+def _is_older(at: Position, new: Position | None) -> bool:
+    """Whether a position is of the topic before it was created again, in the same cluster."""
+    return (
+        new is not None and is_recreated(at.topic_id, new.topic_id) and not is_elsewhere(at.cluster_id, new.cluster_id)
     )
 
 
@@ -419,7 +432,9 @@ def load_plan(text: str, where: str) -> ResetPlan:
     try:
         raw = load_json(text)
         digest = raw.pop("digest")
-        plan = _load(raw) if raw.keys() == {each.name for each in fields(ResetPlan)} else None
+        plan = (
+            _load(raw) if raw.keys() == _FIELDS and all(each.keys() == _STEP_FIELDS for each in raw["steps"]) else None
+        )
     except GARBAGE as error:
         why = f"{error}" if isinstance(error, json.JSONDecodeError) else type(error).__name__  # others quote the file
         raise SettingsError(f"{where} is not a plan of a reset ({why}): save one with --save") from None

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,7 +156,8 @@ def _facts(
     refused += [Refusal(f"see the settings of {what} (DESCRIBE_CONFIGS)", needed=False) for what in hidden]
     minutes = next(iter(broker.values()), {}).get("offsets.retention.minutes")
     reached = cluster.with_open_transactions(positions, bounds)  # positions of a run that reads uncommitted records
-    reached = cluster.with_cuts(positions, reached)
+    with suppress(BrokerError):  # whoever may not read a topic is told that; and the next batch asks again
+        reached = cluster.with_cuts(positions, reached)
     standings = {
         name: [standing_of(at, reached.get(tp)) for tp, at in positions.items() if tp.topic == name]
         for name in described

@@ -178,7 +178,7 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
                 "find out whether the topic was created again or the brokers lost records; then use offsetkeeper reset"
             )
             yield Finding("position-beyond", ERROR, f"topic {topic.topic}", what, remedy)
-        elif topic.cut:
+        if topic.cut:
             what = (
                 f"the log of {topic.cut} partitions was cut before the position, by the election of a leader that "
                 "lacked records: runs are refused, nothing is read"

@@ -29,18 +29,21 @@ class ModelTopic:
         topic_id: changes when it is made again. Brokers may be too old to tell it: see `ModelCluster.ids`.
         partitions: beginning, last stable offset and end of each.
         leaders: of a partition that had elections, the offset at which each leader epoch begins.
+        lost: whether a leader lacked records.
     """
 
     topic_id: str
     partitions: list[tuple[int, int, int]]
     leaders: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    lost: bool = False
 
     def elect(self, partition: int, lost: int) -> None:
         """Elect a leader that lacks the last `lost` records of a partition, but none that an older one lacks too."""
-        beginning, stable, _ = self.partitions[partition]
-        common = max(beginning, stable - lost)
+        beginning, stable, end = self.partitions[partition]
+        common = max(beginning, stable - lost) if lost else end
+        self.lost |= common < end
         self.leaders[partition] = (*(min(start, common) for start in self._starts(partition)), common)
-        self.partitions[partition] = (beginning, common, common)
+        self.partitions[partition] = (beginning, min(stable, common), common)
 
     def epoch(self, partition: int) -> int:
         """Return the leader epoch of a partition."""
@@ -50,6 +53,11 @@ class ModelTopic:
         """Return the offset up to which a partition has records of an epoch and those before it."""
         following = self._starts(partition)[epoch + 1 :]
         return following[0] if following else self.partitions[partition][2]
+
+    def common(self, epoch: int, partition: int) -> int:
+        """Return what the leader can tell of `end_of`: -1 if its log has no record of the epoch any more."""
+        end = self.end_of(epoch, partition)
+        return -1 if epoch and self._starts(partition)[epoch] == end else end
 
     def record_epoch(self, partition: int, offset: int) -> int:
         """Return the leader epoch in which a record was written."""
@@ -105,8 +113,8 @@ class ModelCluster(Cluster):
 
     @property
     def cut(self) -> bool:
-        """Whether a leader was elected that may lack records."""
-        return any(topic.leaders for topic in self.topics.values())
+        """Whether a leader was elected that lacked records."""
+        return any(topic.lost for topic in self.topics.values())
 
     @property
     def topics(self) -> dict[str, ModelTopic]:
@@ -166,9 +174,20 @@ class ModelCluster(Cluster):
     def cuts(self, positions: Positions) -> dict[TopicPartition, int]:
         """See `Cluster.cuts`."""
         self._asked("asks where epochs end")
-        known = {tp: at for tp, at in positions.items() if self.epochs and at.leader_epoch is not None}
-        ends = {tp: self._epoch_end(tp, at.leader_epoch or 0) for tp, at in known.items()}
-        return {tp: end for tp, end in ends.items() if end < known[tp].offset}
+        for tp in positions:
+            self._partition(tp)
+        return self.cut_before(positions)
+
+    def cut_before(self, positions: Positions) -> dict[TopicPartition, int]:
+        """Return the answer of `cuts`, for checks."""
+        found = {}
+        for tp, at in positions.items():
+            there, epoch = self.topics.get(tp.topic), at.leader_epoch if self.epochs else None
+            if there is None or epoch is None or epoch >= there.epoch(tp.partition):
+                continue
+            if there.end_of(epoch, tp.partition) < at.offset:
+                found[tp] = there.common(epoch, tp.partition)
+        return found
 
     def offsets_for_times(
         self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
@@ -248,10 +267,6 @@ class ModelCluster(Cluster):
             self.schedule.saw((mode, self.digest()))
             if mode != GO:
                 raise BrokerUnavailable(mode)
-
-    def _epoch_end(self, tp: TopicPartition, epoch: int) -> int:
-        self._partition(tp)
-        return self.topics[tp.topic].end_of(epoch, tp.partition)
 
     def _partition(self, tp: TopicPartition) -> tuple[int, int, int]:
         there = self.topics.get(tp.topic)

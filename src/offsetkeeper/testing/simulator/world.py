@@ -289,7 +289,7 @@ class World:
         last = self.schedule.add(name, partial(body, self))
         self.schedule.run()
         if isinstance(last.raised, CheckpointMismatch) and self.cluster.cut:  # it says: start with a new checkpoint
-            self.checkpoints = dict.fromkeys(self.checkpoints, self._new_checkpoint(len(self.checkpoints)))
+            self.checkpoints = dict.fromkeys(self.checkpoints, self._new_checkpoint(len(self.schedule.actors)))
             last = self.schedule.add(f"{name}, with a new checkpoint", partial(body, self))
             self.schedule.run()
         self.schedule.current = None
