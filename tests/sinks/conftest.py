@@ -16,18 +16,7 @@ from offsetkeeper.testing.cassandra import CassandraServer
 from sinks.cassandra_tables import Shop
 
 PARTITION = TopicPartition("orders", 0)
-SLOW = {"TestTopicWithSlots", "TestHDFS"}
-VARIANTS = {"first batch", "three owners", "events", "made anew"}
 STAGING = "select relname from pg_class where relname ~ '^offsetkeeper_.*_' and relkind = 'r'"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave variants of the suite on its two slowest outputs to `make soak`: other outputs run all of them."""
-    for item in items:
-        owner, callspec = getattr(item, "cls", None), getattr(item, "callspec", None)
-        slow = owner is not None and owner.__name__ in SLOW and item.path.parent.name == "sinks"
-        if slow and callspec and not VARIANTS.isdisjoint(callspec.id.split("-")):
-            item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "mutants"))
 
 from breakages import PACKAGE, Mutant, check, load_mutants  # noqa: E402 - a script's folder, not a package
-from fixtures.tiers import tier_of, tiers  # noqa: E402 - as above
+from fixtures.tiers import tier_of  # noqa: E402 - as above
 from offsetkeeper.testing.simulator.scenarios import scenarios  # noqa: E402 - as above
 from simulate import simulated  # noqa: E402 - as above
 
@@ -57,7 +57,7 @@ def soaked(test: str) -> bool:
             marked |= any(ast.unparse(each) == "pytest.mark.soak" for each in node.decorator_list)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             marked |= "mark.soak" in ast.unparse(node.value)
-    found = tier_of(test.removeprefix("tests/"), list(tiers()))
+    found = tier_of(test.removeprefix("tests/"))
     return marked or (found is not None and found.name == "soak")
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from fixtures.tiers import TESTS, Tier, is_of, tier_of, tiers
 
-KNOWN = list(tiers())
 CONFORMANCE = TESTS.parent / "src" / "offsetkeeper" / "testing" / "conformance"
-PATTERNS = [(tier, pattern.pattern) for tier in KNOWN for pattern in tier.tests]
+PATTERNS = [(tier, pattern.pattern) for tier in tiers() for pattern in tier.tests]
 
 
 def functions(path: str) -> set[str]:
@@ -41,7 +40,7 @@ def test_each_pattern_matches_tests_that_are_there(entry: Tier, pattern: str) ->
     assert entry.shown
 
 
-@pytest.mark.parametrize("shown", sorted({each for tier in KNOWN for each in tier.shown}))
+@pytest.mark.parametrize("shown", sorted({each for tier in tiers() for each in tier.shown}))
 def test_what_shows_the_same_has_tests(shown: str) -> None:
     tests = ast.walk(ast.parse((TESTS / shown).read_text("utf-8")))
     names = [node.name for node in tests if isinstance(node, ast.FunctionDef | ast.ClassDef)]
@@ -57,7 +56,7 @@ def test_a_test_of_both_is_left_to_the_soak() -> None:
 
 def tier(test: str) -> str:
     """Return the command that runs a test, if it is not `make test`."""
-    found = tier_of(test, KNOWN)
+    found = tier_of(test)
     return "" if found is None else found.name
 
 

@@ -35,9 +35,9 @@ when a record fails, before the quarantine cuts the batch:
 So a batch to be dropped still counts as done if all outputs turn out to have it. A run that ends with an error decides
 nothing: what it has begun stays pending, and the next start looks at the first table.
 
-`Policies(pending=…)` is of the batch of an earlier run: "own" (the default) finishes it if it is this program's,
-"finish" if it is another's too, "drop" drops it. Another program is one that reads none of the topics, or writes into
-none of the outputs (by kind and target) of the run that began the batch.
+`Policies(pending=…)` is about the batch of an earlier run. "own", the default, finishes a batch that this program
+began. "finish" also finishes one of another program. "drop" drops it. Another program has no topic, or no output of the
+same kind and target, in common with the run that began the batch.
 
 A marked output keeps a mark of its own, see `core.mark`: it tells whether the output has the batch. Any other output of
 a batch that was begun may have it. A batch is lost where Kafka no longer holds its records, or a mark says that a run
@@ -64,7 +64,10 @@ _HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 """The landings that mean that an output has a batch or a part of it."""
 _VOID = frozenset({Landing.VOID, Landing.CUT})
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
-_DROP_LOST = f"{_DROP.partition(':')[0]}: those of its records that Kafka still holds are read again as other batches"
+_DROP_LOST = (
+    "Policies(pending='drop') drops the batch: those of its records that Kafka still holds are read again as other "
+    "batches"
+)
 
 
 class Fate(Enum):

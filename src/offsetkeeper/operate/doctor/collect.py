@@ -156,7 +156,7 @@ def _facts(
     refused += [Refusal(f"see the settings of {what} (DESCRIBE_CONFIGS)", needed=False) for what in hidden]
     minutes = next(iter(broker.values()), {}).get("offsets.retention.minutes")
     reached = cluster.with_open_transactions(positions, bounds)  # positions of a run that reads uncommitted records
-    with suppress(BrokerError):  # whoever may not read a topic is told that; and the next batch asks again
+    with suppress(BrokerError):  # a missing right to read is a finding of its own
         reached = cluster.with_cuts(positions, reached)
     standings = {
         name: [standing_of(at, reached.get(tp)) for tp, at in positions.items() if tp.topic == name]

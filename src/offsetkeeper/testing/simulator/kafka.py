@@ -38,7 +38,7 @@ class ModelTopic:
     lost: bool = False
 
     def elect(self, partition: int, lost: int) -> None:
-        """Elect a leader that lacks the last `lost` records of a partition, but none that an older one lacks too."""
+        """Elect a leader without the last `lost` records of a partition; older epochs end there at the latest."""
         beginning, stable, end = self.partitions[partition]
         common = max(beginning, stable - lost) if lost else end
         self.lost |= common < end
@@ -55,7 +55,7 @@ class ModelTopic:
         return following[0] if following else self.partitions[partition][2]
 
     def common(self, epoch: int, partition: int) -> int:
-        """Return what the leader can tell of `end_of`: -1 if its log has no record of the epoch any more."""
+        """Return what the leader answers for `end_of`: -1 if its log has no record of that epoch."""
         end = self.end_of(epoch, partition)
         return -1 if epoch and self._starts(partition)[epoch] == end else end
 

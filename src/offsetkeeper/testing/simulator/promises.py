@@ -309,7 +309,7 @@ class Promises:
         world = self._world
         snapshot = world.store.state.snapshot
         if -1 in world.cluster.cut_before(snapshot.positions).values():
-            return True  # nobody knows where the log was cut, so no policy says where to go on
+            return True  # the leader does not know where the log was cut, so a start asks for a policy
         if snapshot.pending is None or world.scenario.guarantee is not Guarantee.EXACTLY_ONCE:
             return False
         if [*world.scenario.outputs.values()] == ["marked"]:
