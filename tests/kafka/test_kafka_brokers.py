@@ -1,9 +1,11 @@
-"""One of three brokers dies while clients are connected."""
+"""A cluster of three brokers: what it tells of topics, and one that dies while clients are connected."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 
+import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, its library says so elsewhere
 
 from offsetkeeper.kafka import KafkaCluster
@@ -14,10 +16,20 @@ LIMIT_S = 60.0
 CLIENTS = 10  # each takes one of the three brokers for the controller, by chance
 
 
-def test_every_client_gets_answers_from_the_brokers_that_are_left() -> None:
+@pytest.fixture(scope="module")
+def servers() -> Iterator[KafkaServers]:
+    with KafkaServers() as started:
+        yield started
+
+
+def test_a_topic_that_a_broker_does_not_know_yet_has_no_leader(servers: KafkaServers) -> None:
+    """Tests wait for it: it ended them with a KeyError."""
+    assert (servers.leader("later"), servers.in_sync("later")) == (-1, set())
+
+
+def test_every_client_gets_answers_from_the_brokers_that_are_left(servers: KafkaServers) -> None:
     """One that took the dead broker for the controller waited for five minutes: its run ended before."""
     with ExitStack() as stack:
-        servers = stack.enter_context(KafkaServers())
         admin = servers.admin()
         admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])])["t"].result(LIMIT_S)
         clients = [stack.enter_context(KafkaCluster(servers.bootstrap)) for _ in range(CLIENTS)]

@@ -264,18 +264,20 @@ class KafkaServers(Startable):
         return set(self.admin().list_topics(timeout=_LIMIT).brokers)
 
     def leader(self, topic: str) -> int:
-        """Return the number of the broker that leads partition 0 of a topic; -1 without a leader.
+        """Return the number of the broker that leads partition 0 of a topic; -1 if there is none, or no such topic.
 
         That of `__consumer_offsets` coordinates every group: it has one partition.
         """
-        return int(self._partition(topic).leader)
+        return max((int(each.leader) for each in self._first_partition(topic)), default=-1)
 
     def in_sync(self, topic: str) -> set[int]:
-        """Return the numbers of the brokers whose replica of partition 0 of a topic is in sync."""
-        return set(self._partition(topic).isrs)
+        """Return the numbers of the brokers whose replica of partition 0 is in sync; of an unknown topic, none."""
+        return {int(broker) for each in self._first_partition(topic) for broker in each.isrs}
 
-    def _partition(self, topic: str) -> Any:
-        return self.admin().list_topics(topic, timeout=_LIMIT).topics[topic].partitions[0]
+    def _first_partition(self, topic: str) -> list[Any]:
+        # A topic that was just made is unknown to some brokers for a moment, and so is every topic to one that starts.
+        found = self.admin().list_topics(topic, timeout=_LIMIT).topics[topic].partitions
+        return [found[0]] if 0 in found else []
 
     def _start(self) -> None:
         fetch_jars("kafka", self._progress)  # once, before three of them would
