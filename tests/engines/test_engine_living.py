@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,15 @@ from offsetkeeper.testing.server import wait_until
 NewTopic = Callable[..., str]
 LOOKS = 2  # before the group is taken: the ledger, and once more where an output or a checkpoint is ahead
 
+BATCHES = 10  # that a run commits during one look of many
+
 
 class Slow:
-    """A store whose first answers are old when they arrive: the other run has committed a batch since."""
+    """A store whose first answers are old when they arrive: the other run has committed batches since.
+
+    Attributes:
+        store: the store.
+    """
 
     def __init__(self, url: str, goes_on: Callable[[], object]) -> None:
         store: Any = open_store(url)
@@ -30,12 +36,16 @@ class Slow:
         store.load = self.load
         self.store = store
 
+    def looked(self) -> bool:
+        """Whether no more answers will be old."""
+        return not self._left
+
     def load(self, group: str) -> Any:
         """See `Store.load`."""
         found = self._load(group)
         if self._left:
-            self._left -= 1
             self._goes_on()
+            self._left -= 1
         return found
 
 
@@ -79,6 +89,34 @@ def test_a_start_takes_over_from_a_run_that_lands_batches_while_it_looks(lab: La
             older.end()
     lab.pipeline(name).run(lab.spark, parse, until="caught_up", **words)
     assert values(shop) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("starts", [4, 200])
+def test_starts_whose_looks_take_as_long_as_ten_batches_take_over_one_after_another(
+    lab: Lab, topic: NewTopic, shop: Path, starts: int
+) -> None:
+    name, sink = topic(), Table(f"sqlite:///{shop}", "orders")
+    words: dict[str, Any] = {"sink": sink, "guarantee": "exactly_once"}
+    with ExitStack() as ending:
+        living = [ending.enter_context(Running(lab.pipeline(name, max_records=1), lab.spark, parse, **words))]
+
+        def goes_on() -> None:
+            older = living[-1]
+            landed = len(older.batches) + BATCHES
+            lab.produce(name, *["looked"] * BATCHES)
+            wait_until(lambda: len(older.batches) >= landed, "it lands batches", LIMIT_S)
+
+        for _ in range(starts):
+            slow = Slow(lab.store, goes_on)
+            newer = Running(lab.pipeline(name, store=slow.store, max_records=1), lab.spark, parse, **words)
+            ending.enter_context(newer)
+            wait_until(slow.looked, "it has looked", LIMIT_S)
+            lab.produce(name, "both")
+            newer.next_batch()
+            with pytest.raises(Fenced):
+                living[-1].end()
+            living.append(newer)
+    assert values(shop) == ([*["looked"] * BATCHES * LOOKS, "both"] * starts)
 
 
 def test_a_store_that_was_restored_is_refused_also_where_it_is_looked_at_twice(

@@ -171,6 +171,14 @@ def test_an_empty_text_is_refused_where_it_would_become_null(spark: SparkSession
     assert not rows(path)
 
 
+@pytest.mark.parametrize("day", ["0000-12-31", "+10000-01-01"])
+def test_a_date_that_names_no_partition_is_refused(spark: SparkSession, path: str, day: str) -> None:
+    made(path, ("id", pa.int64()), ("day", pa.date32()), partition_by=["day"])
+    with pytest.raises(RowMismatch, match=r"column day: a date before the year 1 or after 9999"):
+        once(path).write(spark.sql(f"select 1L as id, cast('{day}' as date) as day"), batch_of(1))
+    assert not rows(path)
+
+
 def test_of_several_rows_with_one_key_the_last_is_taken(spark: SparkSession, path: str) -> None:
     """Kafka's columns need not be in the table, and columns that the frame has not keep their values."""
     made(path, ("Id.x", pa.int64()), ('a "name"', pa.string()), ("note", pa.string()))

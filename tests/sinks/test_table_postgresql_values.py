@@ -40,6 +40,9 @@ NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', d
         ("interval", "'0.1 us'", "has more than 6 digits of a second"),
         ("interval", "'0.1234 ms'", "has more than 6 digits of a second"),
         ("interval", "'PT1E-7S'", "has more than 6 digits of a second"),
+        ("interval", "'0.00001 y'", "a part of a year"),
+        ("interval", "'P0.3Y'", "a part of a year"),
+        ("interval", "'0.3 mil'", "a part of a year"),
         ("tstzrange", "'[2024-07-01 10:00,)'", "is not a range like"),
         ("tsrange", "'[2024-07-01 10:00+02,)'", "is not a range like .* without a zone"),
         ("daterange", "'[01/02/2024,)'", "is not a range like"),
@@ -75,7 +78,13 @@ def test_a_value_that_its_column_does_not_keep_is_refused_by_the_name_of_the_col
 
 
 @pytest.mark.parametrize(
-    ("declared", "value"), [("numeric(5,-2)", "12345"), ("interval(0)", "'1 s'"), ("interval day", "'1 day 05:00'")]
+    ("declared", "value"),
+    [
+        ("numeric(5,-2)", "12345"),
+        ("interval(0)", "'1 s'"),
+        ("interval day", "'1 day 05:00'"),
+        ("tsvector", "'a:20000'"),
+    ],
 )
 def test_a_column_that_rounds_is_refused_before_a_task_runs(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, declared: str, value: str
@@ -84,6 +93,40 @@ def test_a_column_that_rounds_is_refused_before_a_task_runs(
     with pytest.raises(SinkMismatch, match=r"column kept: .* would be (rounded|cut)"):
         Table(database, "shop").rows.write(spark.sql(f"select 1 as id, {value} as kept"), batch)
     assert rows("select * from shop") == []
+
+
+@pytest.mark.parametrize(
+    "value", ["'1.5 mon'", "'0.5 milliseconds'", "'1 year 0.5 d'", "'1 millennium 2.000001 days'", "'P1Y0.5D'"]
+)
+def test_parts_of_what_is_no_year_are_exact(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, value: str
+) -> None:
+    connection.execute("create table shop (kept interval)")
+    Table(database, "shop").rows.write(spark.sql(f"select {value} as kept"), batch)
+    assert rows("select kept::text from shop") == rows(f"select ({value}::interval)::text")
+
+
+@pytest.mark.parametrize("encoding", ["EUC_JP", "SQL_ASCII"])
+def test_texts_come_out_of_a_database_of_another_encoding_or_are_refused(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, encoding: str
+) -> None:
+    name = f"{encoding}_{batch.group}".lower()
+    connection.execute(
+        f"create database \"{name}\" encoding '{encoding}' lc_collate 'C' lc_ctype 'C' template template0".encode()
+    )
+    url = f"{database.rpartition('/')[0]}/{name}"
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("create table shop (item varchar(9), many text[])")
+    Table(url, "shop").rows.write(spark.sql("select 'ｱ日本' as item, array('é') as many"), batch)
+    changed = spark.sql("select 'a' as item, array('\u00a6') as many")
+    if encoding == "EUC_JP":
+        with pytest.raises(RowMismatch, match=r"column many .*has U\+00A6"):
+            Table(url, "shop").rows.write(changed, batch)
+    else:
+        Table(url, "shop").rows.write(changed, batch)
+    with psycopg.connect(url, client_encoding="utf8") as other:
+        found = other.execute("select item, many from shop").fetchall()
+    assert found == [("ｱ日本", ["é"]), ("a", ["\u00a6"])][: 1 if encoding == "EUC_JP" else 2]
 
 
 def test_texts_mean_the_same_whatever_the_role_has_set(
@@ -160,6 +203,26 @@ def test_a_rule_that_takes_the_rows_is_refused_at_the_start_unless_it_is_meant(
         Table(database, "orders").prepare(ledger.store, ONCE)
     Table(database, "orders", fewer_rows="as the table").rows.write(spark.range(10).toDF("id"), batch)
     assert rows("select count(*) from orders") == [(0,)]
+
+
+def test_a_trigger_that_leaves_keys_out_is_refused_also_where_a_row_is_nothing_but_its_key(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
+) -> None:
+    """Rows that are there already are not written again, so the rows that are written say nothing."""
+    connection.execute(
+        "create table seen (id bigint, item text, primary key (item, id)); insert into seen values (1, 'a'), (4, 'a'); "
+        "create function odd() returns trigger language plpgsql as "
+        "'begin if new.id % 2 = 0 then return null; end if; return new; end'; "
+        "create trigger odd before insert on seen for each row execute function odd()"
+    )
+    words: dict[str, Any] = {"mode": "upsert", "key": ["id", "item"]}
+    frame = spark.range(6).selectExpr("id", "'a' as item")
+    with pytest.raises(Refused, match=r"of 6 rows of a batch the database has inserted 4; nothing was written.*meant"):
+        Table(database, "seen", **words).rows.write(frame, batch)
+    assert rows("select id from seen order by id") == [(1,), (4,)]
+    Table(database, "seen", **words).rows.write(frame.where("id in (1, 3, 4, 5)"), batch)
+    Table(database, "seen", fewer_rows="as the table", **words).rows.write(frame, batch)
+    assert rows("select id from seen order by id") == [(1,), (3,), (4,), (5,)]
 
 
 def test_an_upsert_through_a_trigger_that_leaves_all_rows_counts_its_keys(

@@ -72,6 +72,30 @@ def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant(
     assert shop.execute("select id from orders order by 1").fetchall() == [(0,), (2,)]
 
 
+def test_a_trigger_that_leaves_keys_out_is_refused_also_where_a_row_is_nothing_but_its_key(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
+    """Rows that are there already are not written again, so the rows that are written say nothing."""
+    shop.execute("create table seen (id int, item text, primary key (item, id))")
+    shop.execute("insert into seen values (1, 'a'), (4, 'a')")
+    shop.execute("create trigger t before insert on seen when new.id % 2 = 0 begin select raise(ignore); end")
+    words: dict[str, Any] = {"mode": "upsert", "key": ["id", "item"]}
+    frame = spark.sql("select int(id) as id, 'a' as item from range(6)")
+    with pytest.raises(Refused, match="of 6 rows of a batch the database has inserted 4; nothing was written"):
+        Table(url, "seen", **words).rows.write(frame, BATCH)
+    assert shop.execute("select id from seen order by id").fetchall() == [(1,), (4,)]
+    Table(url, "seen", **words).rows.write(frame.where("id in (1, 3, 4, 5)"), BATCH)
+    Table(url, "seen", fewer_rows="as the table", **words).rows.write(frame, BATCH)
+    assert shop.execute("select id from seen order by id").fetchall() == [(1,), (3,), (4,), (5,)]
+
+
+def test_a_virtual_table_is_refused_at_the_start(url: str, shop: sqlite3.Connection) -> None:
+    """Its module decides what it keeps: this one made other numbers of some."""
+    shop.execute("create virtual table boxes using rtree (id, least, most)")
+    with pytest.raises(Refused, match="boxes is a virtual table, which may change values"):
+        Table(url, "boxes").prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+
+
 @pytest.mark.parametrize("collation", ["nocase", "rtrim"])
 @pytest.mark.parametrize("where", ["column", "index", "second index", "primary key"])
 def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start(

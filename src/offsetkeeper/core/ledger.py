@@ -107,8 +107,8 @@ class Ledger:
             self._acquired = True
             return self.snapshot
         raise VersionConflict(
-            f"group {self.group!r} in {self.store.address} could not be acquired in 20 tries, so this run gave up. The "
-            f"last one: {last}"
+            f"group {self.group!r} in {self.store.address} could not be acquired in 20 tries, so this run gave up. If "
+            f"another run commits faster than the store answers here, stop that run first. The last try: {last}"
         ) from last
 
     @property

@@ -462,7 +462,9 @@ class Connections(Pool[Connection]):
     def _open(self) -> Connection:
         try:
             # No prepared statements: poolers do not support them, and their plans would not know the number of rows.
-            connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
+            # A database or a role in SQL_ASCII would answer with bytes.
+            settings = {**self._libpq, "client_encoding": "utf8"}
+            connection = Connection.connect(**settings, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             hopeless = _is_hopeless(str(error))
             if hopeless and "certificate" in str(error) and (why := self._objection()):

@@ -235,12 +235,19 @@ def _runs(rows: pa.RecordBatch, names: tuple[str, ...]) -> Iterator[tuple[str, p
     changes = np.any([code[1:] != code[:-1] for code in codes], axis=0)
     starts = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.num_rows]
     for start, end in pairwise(starts):
-        values = [_text(rows.column(name)[start].as_py()) for name in names]
+        values = [_text(name, rows.column(name)[start]) for name in names]
         yield json.dumps(values), rows.slice(start, end - start)
 
 
-def _text(value: Any) -> str | None:
-    """Return a value in the form of the log."""
+def _text(name: str, scalar: pa.Scalar) -> str | None:
+    """Return a value of a partition column in the form of the log."""
+    try:
+        value = scalar.as_py()
+    except (OverflowError, ValueError) as error:  # Python knows only these years
+        raise RowMismatch(
+            f"column {name}: a date before the year 1 or after 9999 cannot name a partition: replace it in the frame; "
+            "nothing was written"
+        ) from error
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)

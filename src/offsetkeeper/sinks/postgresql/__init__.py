@@ -76,6 +76,10 @@ _LAST = sql.SQL(
     "window w as (partition by {key} order by {newest})) ranked where place = 1 or place <> number"
 )
 _KEYS = sql.SQL("select count(*) from (select distinct {key} from {staging} where {done}) keys")
+_FOUND = sql.SQL(
+    "select count(*) from (select distinct {key} from {staging} where {done}) keys ({names}) "
+    "where exists (select from {table} found where {same})"
+)
 _COUNT = sql.SQL("select attempt, count(*) from {staging} where {done} group by attempt")
 _UNREADABLE = (psycopg.DataError, psycopg.errors.SyntaxError)  # the latter of a jsonpath
 _READ = sql.SQL("select count({value}) from {staging} where {done}")
@@ -313,8 +317,7 @@ class Staging(NamedTuple):
 
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
         done = _done(attempts)
-        count = _COUNT.format(staging=self.name, done=done)
-        keys = [_KEYS.format(key=_listed(self._key), staging=self.name, done=done)] if self._counts_keys else []
+        count, keys = _COUNT.format(staging=self.name, done=done), self._key_counts(done)
         # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
         # All statements are one request.
         results = connection.execute(
@@ -324,8 +327,9 @@ class Staging(NamedTuple):
         results.nextset()
         check_attempts(self.target, attempts, dict(results.fetchall()))
         results.nextset()
-        if keys:
-            [(staged,)] = results.fetchall()
+        for number in range(len(keys)):
+            [(counted,)] = results.fetchall()
+            staged, inserted = (staged, counted) if number else (counted, inserted)
             results.nextset()
         if keys or self.target.mode == "append":
             check_inserted(self.target, staged, inserted)
@@ -356,20 +360,29 @@ class Staging(NamedTuple):
     @property
     def _key(self) -> Sequence[sql.Composable]:
         """The values of the key, compared as the unique index compares them."""
-        values = {name: _value(*self._places[name]) for name in self.target.key}
-        return [
-            sql.SQL("({}) collate {}").format(value, self.collations[name]) if name in self.collations else value
-            for name, value in values.items()
-        ]
+        return [self._collated(name, _value(*self._places[name])) for name in self.target.key]
 
-    @property
-    def _counts_keys(self) -> bool:
-        """Whether a trigger may leave out a row of an upsert: how many rows it writes is known from the keys alone.
+    def _collated(self, name: str, value: sql.Composable) -> sql.Composable:
+        """Return a value of a column of the key with the collation of the unique index."""
+        return sql.SQL("({}) collate {}").format(value, self.collations[name]) if name in self.collations else value
 
-        With no column but the key, rows that are there are not written again.
+    def _key_counts(self, done: sql.Composable) -> list[sql.Composed]:
+        """Return the queries that tell whether a trigger leaves out rows of an upsert; none where none can.
+
+        The first counts the keys, which are as many as the rows that are written. With no column but the key, rows that
+        are there are not written again: a second query counts the keys that the table has afterwards.
         """
-        counted = self.target.mode == "upsert" and self.relation.triggers and not self.target.fewer_rows
-        return counted and bool(changed(self.target, self._places))
+        if self.target.mode != "upsert" or not self.relation.triggers or self.target.fewer_rows:
+            return []
+        parts = {"key": _listed(self._key), "staging": self.name, "done": done}
+        if changed(self.target, self._places):
+            return [_KEYS.format(**parts)]
+        names = [sql.Identifier(f"k{number}") for number in range(len(self._key))]
+        columns = (self._collated(name, sql.SQL("found.{}").format(sql.Identifier(name))) for name in self.target.key)
+        same = [sql.SQL("{} = keys.{}").format(*pair) for pair in zip(columns, names, strict=True)]
+        table = sql.Identifier(self.relation.schema, self.relation.name)
+        found = _FOUND.format(**parts, names=_listed(names), table=table, same=sql.SQL(" and ").join(same))
+        return [_KEYS.format(**parts), found]
 
 
 def drop(connection: Connection, staging: sql.Identifier) -> None:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Converter = tuple[int, str, Callable[[Any], Any]]
-_TABLE = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = ?"
+_TABLE = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = ?"  # a virtual table has no page
+_TRIGGERS = "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
 _STRICT = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
 _STRICT_SINCE = (3, 37, 0)
 _COLUMNS = """
@@ -99,8 +100,10 @@ class SQLiteTable:
 
         def finish(connection: Any) -> None:
             inserted = self._finish(connection, statement, staged.rows(places, order))
-            if not statement.endswith(_NOTHING):
-                check_inserted(self._target, staged.count(), inserted)
+            if statement.endswith(_NOTHING):  # rows that are there are not written again
+                keys = staged.rows([names.index(name) for name in self._target.key], [])
+                inserted = self._found(connection, keys, collations)
+            check_inserted(self._target, staged.count(), inserted)
 
         return finish
 
@@ -157,15 +160,29 @@ class SQLiteTable:
         except sqlite3.Error as error:
             raise SinkError(f"{self._address}, table {self._target}: {error}; nothing was written") from error
 
+    def _found(self, connection: Connection, keys: Iterable[Sequence[Any]], collations: Mapping[str, str]) -> int:
+        """Return how many of these rows the table has, by their keys; only a trigger leaves one out."""
+        table, key = self._target.table, self._target.key
+        if self._target.fewer_rows or not connection.execute(_TRIGGERS, [table]).fetchone()[0]:
+            return sum(1 for _ in keys)
+        same = " AND ".join(f"{_quoted(name)} = ? COLLATE {collations[name]}" for name in key)
+        query = f"SELECT EXISTS (SELECT 1 FROM {_quoted(table)} WHERE {same})"  # noqa: S608 - quoted
+        return sum(connection.execute(query, row).fetchone()[0] for row in keys)
+
     def _columns(self, connection: sqlite3.Connection) -> list[SQLiteColumn]:
         table = self._target.table
-        if connection.execute(_TABLE, [table]).fetchone() is None:
+        found = connection.execute(_TABLE, [table]).fetchone()
+        if found is None:
             raise no_table(self._target, self._address)
+        if not found[0]:
+            raise Refused(
+                f"{self._address}: {table} is a virtual table, which may change values, as rtree rounds numbers: write "
+                "into an ordinary table, and fill this one from it by a trigger"
+            )
         strict = sqlite3.sqlite_version_info >= _STRICT_SINCE and connection.execute(_STRICT, [table]).fetchone()[0]
-        found = connection.execute(_COLUMNS, [table]).fetchall()
         return [
             SQLiteColumn(name, kind, bool(r), bool(g), bool(n), affinity(kind, strict=bool(strict)))
-            for name, kind, r, g, n in found
+            for name, kind, r, g, n in connection.execute(_COLUMNS, [table])
         ]
 
 

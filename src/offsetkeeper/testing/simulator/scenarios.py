@@ -268,6 +268,8 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "three queries with state": {"actors": THREE_QUERIES, "stateful": True},
         "three queries, connector": {"actors": THREE_QUERIES, "packed": False},
         "three queries with state, connector": {"actors": THREE_QUERIES, "packed": False, "stateful": True},
+        "slow looks": {"actors": QUERIES, "slow_looks": True},
+        "with state, slow looks": {"actors": QUERIES, "stateful": True, "slow_looks": True},
         "three queries, slow looks": {"actors": THREE_QUERIES, "slow_looks": True},
         "three queries with state, slow looks": {"actors": THREE_QUERIES, "stateful": True, "slow_looks": True},
         "queries and operators": {"actors": {**QUERIES, **_OPERATORS}},
@@ -296,12 +298,23 @@ _ELECTED: Mapping[str, Any] = MappingProxyType(
         },
     }
 )
-_ELECTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType({"elections": {"actors": TWO, **_ELECTED}})
+# All that elections do, at random, and a single one, which can be exhausted.
+_ELECTION: dict[str, Any] = {**_ELECTED, "events": {"a leader that lacks a record is elected": elect_uncleanly}}
+_ELECTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"elections": {"actors": TWO, **_ELECTED}, "an election": {"actors": TWO, **_ELECTION}}
+)
+_UNSEEN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "connector": {"actors": TWO, "packed": False},
+        "queries": {"actors": QUERIES},
+        "queries, connector": {"actors": QUERIES, "packed": False},
+    }
+)
 _ELECTIONS_UNSEEN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "elections, connector": {"actors": TWO, "packed": False, **_ELECTED},
-        "elections, queries": {"actors": QUERIES, **_ELECTED},
-        "elections, queries, connector": {"actors": QUERIES, "packed": False, **_ELECTED},
+        f"{name}, {reader}": {**how, **events}
+        for name, events in (("elections", _ELECTED), ("an election", _ELECTION))
+        for reader, how in _UNSEEN.items()
     }
 )
 # Their tasks compare no epochs: at most once, rows that are read after the commit may be of either log.
@@ -388,7 +401,7 @@ _POISONED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def core() -> list[Scenario]:
-    """Return the scenarios that are exhausted: each guarantee and kind of output, two owners, no events."""
+    """Return the scenarios that every search begins with: each guarantee and kind of output, two owners, no events."""
     return _with_kinds(_CORE, _KINDS) + _with_kinds({"": {"actors": TWO}}, {**_SLOTTED_KINDS, **_POISONED_KINDS})
 
 
