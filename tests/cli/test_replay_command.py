@@ -121,8 +121,29 @@ def test_what_would_be_read_is_shown_and_nothing_is_read(desk: Desk) -> None:
 
 def test_a_stretch_may_be_given_by_times(desk: Desk) -> None:
     bounds = ["--from-datetime", iso(desk.times[3]), "--to-datetime", iso(desk.times[8])]
-    assert desk.stretches(*bounds) == [(0, 3, 8), (1, 3, 8)]
+    assert desk.stretches(*bounds) == [(0, 3, 10), (1, 3, 10)]
+    assert desk.stretches(*bounds, "--ordered") == [(0, 3, 8), (1, 3, 8)]
     assert desk.stretches(*bounds[:2]) == [(0, 3, 6), (1, 3, 10)]
+    assert f"14 offsets to look at, for records with a time from {bounds[1]} to {bounds[3]}" in desk.run(*bounds)
+
+
+def test_exactly_the_records_between_two_times_are_read_whatever_their_order(desk: Desk, spark: SparkSession) -> None:
+    """The offset of the first record after them ended the range: what came later with an earlier time was left out."""
+    producer = Producer({"bootstrap.servers": desk.server.bootstrap})
+    for value, at in (("late", desk.times[5]), ("too early", desk.times[2]), ("latest", desk.times[8] - 1)):
+        producer.produce(desk.topic, value, partition=1, timestamp=at)
+    assert producer.flush(LIMIT_S) == 0
+    bounds = ["--topic", f"{desk.topic}:1", "--from-datetime", iso(desk.times[3]), "--to-datetime", iso(desk.times[8])]
+    desk.run(*bounds, "--output", "x.jsonl")
+    found = [json.loads(line)["offset"] for line in Path("x.jsonl").read_text("utf-8").splitlines()]
+    assert found == [3, 4, 5, 6, 7, 10, 12]
+    SEEN.clear()
+    desk.run(*bounds, "--process", f"{__name__}:keep")
+    assert SEEN[0][0] == found
+    SEEN.clear()
+    desk.run(*bounds, "--ordered", "--process", f"{__name__}:keep")
+    assert SEEN[0][0] == [3, 4, 5, 6, 7]
+    assert spark.range(1).count() == 1
 
 
 def test_records_are_written_as_json_lines_and_nothing_of_the_group_is_touched(desk: Desk) -> None:
@@ -177,6 +198,7 @@ def test_a_batch_of_a_topic_that_was_made_again_is_refused(desk: Desk) -> None:
         (["--from-offset", "1", "--from-datetime", "2026-01-31T12:00:00Z"], "not both"),
         (["--from-datetime", "2026-01-31T12:00:00"], "--from-datetime .* has no time zone"),
         (["--from-offset", "0", "--to-offset", "11"], "but the partition ends at 10"),
+        (["--from-offset", "0", "--ordered"], "--ordered is about --to-datetime"),
         (["--topic", "nowhere", "--from-offset", "0"], "topic nowhere does not exist"),
         (["--from-offset", "10"], "the requested ranges are empty"),
         (["--topic", "nowhere:0", "--from-offset", "0"], "nowhere 0 does not exist"),

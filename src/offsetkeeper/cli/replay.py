@@ -17,7 +17,14 @@ from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Scope, parse_datetime, parse_scope
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.operate.replay import Limit, plan_replay, plan_replay_of, replay_batch, replay_records
+from offsetkeeper.operate.replay import (
+    Limit,
+    plan_replay,
+    plan_replay_of,
+    replay_batch,
+    replay_records,
+    wanted_rows,
+)
 from offsetkeeper.operate.replay_plan import Replay, record_fields
 from offsetkeeper.readers import open_reader, task_error
 
@@ -28,10 +35,18 @@ Version = Annotated[
 FromOffset = Annotated[int | None, typer.Option(min=0, help="Start at this offset.")]
 ToOffset = Annotated[int | None, typer.Option(min=0, help="End before this offset.")]
 FromDatetime = Annotated[
-    str, typer.Option(help="Start at the first record at or after this time, such as 2026-01-31T12:00:00+00:00.")
+    str, typer.Option(help="Read records with a time from this one on, such as 2026-01-31T12:00:00+00:00.")
 ]
 ToDatetime = Annotated[
-    str, typer.Option(help="End before the first record at or after this time, such as 2026-01-31T13:00:00+00:00.")
+    str, typer.Option(help="Read records with a time before this one, such as 2026-01-31T13:00:00+00:00.")
+]
+Ordered = Annotated[
+    bool,
+    typer.Option(
+        "--ordered",
+        help="The records are in the order of their times: end at the first one at or after --to-datetime. Without it "
+        "all records up to the end of the topic are looked at.",
+    ),
 ]
 Output = Annotated[str, typer.Option(help="Write the records as JSON lines to this new file; - is stdout.")]
 Process = Annotated[
@@ -54,6 +69,7 @@ def replay(
     to_offset: ToOffset = None,
     from_datetime: FromDatetime = "",
     to_datetime: ToDatetime = "",
+    ordered: Ordered = False,
     output: Output = "",
     process: Process = "",
     partial: Partial = False,
@@ -69,13 +85,16 @@ def replay(
     start, end = _bound("from", from_offset, from_datetime), _bound("to", to_offset, to_datetime)
     if (version is None) == (not topic and start is None and end is None):
         raise SettingsError("say what to read: either --version, or --topic, --from-… and --to-…")
+    if ordered and not to_datetime:
+        raise SettingsError("--ordered is about --to-datetime: give both")
     if output and process:
         raise SettingsError("give --output or --process, not both")
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         if version is None:
-            made = plan_replay(ledger, cluster, start=start, end=end, partitions=partitions, topics=topics)
+            scope: dict[str, Any] = {"partitions": partitions, "topics": topics, "ordered": ordered}
+            made = plan_replay(ledger, cluster, start=start, end=end, **scope)
         else:
             made = plan_replay_of(ledger, cluster, version)
         if not (output or process):
@@ -98,7 +117,11 @@ def _show(made: Replay, *, as_json: bool) -> None:
         return
     columns = ("topic", "partition", "from", "to", "records at most", "lost to retention")
     rows = [(*each.left, each.left.size, each.lost or None) for each in made.stretches]
-    say_table(columns, rows, title=f"{made.group}: {made.size} offsets to read again")
+    title = f"{made.group}: {made.size} offsets to read again"
+    if made.since or made.before:
+        times = " ".join(f"{word} {at.isoformat()}" for word, at in (("from", made.since), ("to", made.before)) if at)
+        title = f"{made.group}: {made.size} offsets to look at, for records with a time {times}"
+    say_table(columns, rows, title=title)
     say("Nothing was read. Add --output or --process to read the records.")
 
 
@@ -150,7 +173,8 @@ def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
     running = SparkSession.getActiveSession()
     spark = running or SparkSession.builder.appName(f"offsetkeeper replay {made.group}").getOrCreate()
     try:
-        function(reader.read(spark, made.ranges, made.topic_ids), replay_batch(made))
+        frame = reader.read(spark, made.ranges, made.topic_ids)
+        function(wanted_rows(made, frame), replay_batch(made))
     except Exception as error:
         found = task_error(error)
         if found is None:

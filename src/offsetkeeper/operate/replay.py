@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
@@ -18,6 +19,9 @@ from offsetkeeper.operate.replay_plan import Replay, make_replay
 from offsetkeeper.operate.reset_plan import positions_before
 from offsetkeeper.readers import Source, consume
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 Limit = int | datetime | None
 
 
@@ -29,16 +33,22 @@ def plan_replay(
     end: Limit = None,
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
+    ordered: bool = False,
 ) -> Replay:
     """Return the plan to read the records between two limits again; nothing changes.
+
+    Between two times these are exactly the records whose time lies there, whatever their order.
 
     Args:
         ledger: ledger of the group.
         cluster: Kafka.
-        start: an offset, or the first record at or after a time; without it, the beginning.
-        end: an offset, or the first record at or after a time; it is not read. Without it, the group's position.
+        start: an offset, or a time; without it, the beginning.
+        end: an offset, or a time; it is not read. Without it, the group's position. A record before a time may come
+            after any other one, so with a time the ranges reach up to the end of the partitions.
         partitions: partitions to read. Without these and `topics`, all partitions with a position of the group.
         topics: topics of which all partitions are read.
+        ordered: whether the records are in the order of their times: then the ranges end at the first record at or
+            after the time.
 
     Raises:
         Refused: see `make_replay`; or a topic does not exist, or a partition has no position to end at.
@@ -53,9 +63,13 @@ def plan_replay(
     starts = _offsets(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
     if end is None and (unknown := sorted(tp for tp in there if tp not in positions)):
         raise Refused(f"{unknown[0]} has no stored position to end at: give the end, as an offset or a time")
-    ends = _offsets(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
+    if isinstance(end, datetime) and not ordered:
+        ends: Mapping[TopicPartition, int] = {tp: at.end for tp, at in there.items()}
+    else:
+        ends = _offsets(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
     wanted = [OffsetRange(*tp, starts.get(tp, 0), ends.get(tp, 1)) for tp in chosen]
-    return make_replay(ledger.group, wanted, positions, bounds)
+    since, before = (at if isinstance(at, datetime) else None for at in (start, end))
+    return replace(make_replay(ledger.group, wanted, positions, bounds), since=since, before=before)
 
 
 def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
@@ -81,7 +95,7 @@ def replay_batch(replay: Replay) -> Batch:
 
 
 def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, Any]]:
-    """Yield each record of a replay, with the columns of the readers' frames, in order within each partition.
+    """Yield each record that a replay wants, with the columns of the readers' frames, in order within each partition.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -94,7 +108,16 @@ def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, 
     )
     ranges = [(r.topic, r.partition, r.start, r.end) for r in replay.ranges]
     for batch in consume.read(source, ranges, replay.topic_ids):
-        yield from batch.to_pylist()
+        yield from (record for record in batch.to_pylist() if replay.wants(record["timestamp"]))
+
+
+def wanted_rows(replay: Replay, frame: DataFrame) -> DataFrame:
+    """Return the rows of a frame of the ranges that a replay wants."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - only --process needs Spark
+
+    if replay.since is not None:
+        frame = frame.where(f.col("timestamp") >= f.lit(replay.since))
+    return frame if replay.before is None else frame.where(f.col("timestamp") < f.lit(replay.before))
 
 
 def _offsets(

@@ -53,11 +53,15 @@ class Replay:
 
     Attributes:
         topic_ids: the ids of the topics, as far as known.
+        since, before: of the ranges, only records with a time from `since` to before `before` are wanted; None for no
+            such limit. Producers give the times, so they need not be in the order of the offsets.
     """
 
     group: str
     stretches: tuple[Stretch, ...]
     topic_ids: Mapping[str, str]
+    since: datetime | None = None
+    before: datetime | None = None
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -77,7 +81,14 @@ class Replay:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""
         stretches = [each.as_dict() for each in self.stretches]
-        return {"group": self.group, "records": self.size, "lost": self.lost, "stretches": stretches}
+        times = {name: at.isoformat() for name, at in (("since", self.since), ("before", self.before)) if at}
+        return {"group": self.group, "records": self.size, "lost": self.lost, **times, "stretches": stretches}
+
+    def wants(self, at: datetime | None) -> bool:
+        """Whether a record with this time is wanted; without a time it is only wanted if no time is asked for."""
+        if at is None:
+            return self.since is None and self.before is None
+        return (self.since is None or at >= self.since) and (self.before is None or at < self.before)
 
 
 def make_replay(
