@@ -94,6 +94,7 @@ class Group:
     def plan(self, to: Any, *partitions: TopicPartition, **names: Any) -> ResetPlan:
         """Plan a reset."""
         found = self.ledger.load()
+        names = {"history": self.ledger.history(), **names}
         return plan_reset(found, self.ledger.store.address, self.cluster, to, partitions=partitions, **names)
 
     def do(self, plan: ResetPlan, *, force: bool = False) -> None:
@@ -415,3 +416,28 @@ def test_a_plan_is_held_against_kafka_again_when_it_is_done(group: Group, now: A
     with pytest.raises(Refused, match=told):
         group.do(plan)
     assert group.ledger.load() == before
+
+
+def counted(plan: ResetPlan, tp: TopicPartition) -> tuple[int, int]:
+    """Return how many offsets are read again and how many are skipped, of a partition that moves."""
+    [step] = [step for step in plan.steps if step.topic_partition == tp]
+    return step.replayed, step.skipped
+
+
+def test_what_was_skipped_is_not_read_again_but_read(group: Group) -> None:
+    """An undo of a skip said that all records since then are read again: most of them had never been read."""
+    group.do(group.plan({A0: 80}))
+    group.run(OffsetRange(*A0, 80, 90))
+    plan, _ = plan_undo(group.ledger, group.cluster)
+    assert (plan.offsets[A0], counted(plan, A0)) == (40, (10, 0))
+    assert counted(group.plan("earliest", A0), A0) == (40, 0)
+    group.do(plan)
+    assert counted(group.plan({A0: 85}), A0) == (5, 40)
+
+
+def test_what_was_read_before_is_not_skipped(group: Group) -> None:
+    group.do(group.plan({A0: 20}))
+    assert counted(group.plan({A0: 30}), A0) == (10, 0)
+    assert counted(group.plan({A0: 50}), A0) == (0, 10)
+    group.run(OffsetRange(*A0, 20, 30))
+    assert counted(group.plan({A0: 60}), A0) == (0, 20)

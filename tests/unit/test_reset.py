@@ -30,7 +30,10 @@ def reset(targets: dict[TopicPartition, int]) -> ResetPlan:
 
 def test_each_step_counts_what_is_read_again_and_what_is_skipped() -> None:
     plan = reset({A: 20, C: 5})
-    assert plan.steps == (Step(A, 50, Position(20, "id"), 10, 100), Step(C, None, Position(5, "c"), 3, 9))
+    assert plan.steps == (
+        Step(A, 50, Position(20, "id"), 10, 100, done=((0, 50),)),
+        Step(C, None, Position(5, "c"), 3, 9),
+    )
     assert [(s.replayed, s.skipped, s.above_beginning) for s in plan.steps] == [(30, 0, 10), (0, 2, 2)]
     assert reset({A: 80}).steps[0].skipped == 30
     assert plan.positions == {A: Position(20, "id"), C: Position(5, "c")}

@@ -20,6 +20,8 @@ from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.operate.chapter import Chapter, Part
 
+Ends = tuple[tuple[int, int], ...]
+
 
 class Kind(StrEnum):
     """The kind of a finding."""
@@ -101,6 +103,26 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
         findings += _left(tp, found, snapshot.positions.get(tp), version or 0)
     told = [each for tp, found in chapters.items() for each in _told(tp, found)]
     return findings + sorted(told, key=lambda each: (each.version, each.topic_partition, each.start))
+
+
+def committed(entries: Iterable[Entry], snapshot: Snapshot) -> dict[TopicPartition, Ends]:
+    """Return the offsets of each partition that were committed and whose records are in its log, as half-open ranges.
+
+    Those before the first offset in the history count as committed: older entries are pruned, and a group may have been
+    moved here from elsewhere.
+
+    Args:
+        entries: oldest first, up to the ledger.
+        snapshot: the ledger.
+    """
+    chapters: dict[TopicPartition, list[Chapter]] = {}
+    for entry in entries:
+        for _ in _jumps(entry, chapters):  # what it finds is for `audit`
+            pass
+    for tp, stored in snapshot.positions.items():
+        for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
+            pass
+    return {tp: tuple(sorted((each.start, each.end) for each in found[-1].done)) for tp, found in chapters.items()}
 
 
 def up_to(snapshot: Snapshot, entries: Sequence[Entry], again: Callable[[], Snapshot]) -> Sequence[Entry]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from offsetkeeper.core.batch import NO_QUERIES, Queries
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
@@ -29,6 +28,7 @@ from offsetkeeper.operate.reset_plan import (
     starts_since,
 )
 
+KEPT = 1000  # entries: stores keep this many, or fewer
 _MARGIN = 20  # changes that a run may make between reading the ledger and reading its history
 Target = str | int | datetime | Mapping[TopicPartition, int]
 
@@ -49,6 +49,7 @@ def plan_reset(
     topics: Collection[str] = (),
     all_topics: bool = False,
     clip: bool = False,
+    history: Sequence[Entry] = (),
 ) -> ResetPlan:
     """Return the plan of a reset; nothing changes.
 
@@ -62,18 +63,20 @@ def plan_reset(
         all_topics: also move all topics that the ledger has positions of. Partitions without a position that are not
             named do not move, and the plan lists those of topics that move.
         clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
+        history: the group's history, newest first, see `make_reset`.
 
     Raises:
         Refused: a partition does not exist, has no position to shift, or Kafka does not hold the offset.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
+    how: dict[str, Any] = {"clip": clip, "history": history}
     if isinstance(to, Mapping):
         if not to:
             raise SettingsError("no offsets were given; nothing was changed")
         chosen = select(to, partitions, topics, "the offsets given")
         given = {tp: Position(to[tp]) for tp in chosen}
         left = _left(snapshot, cluster, chosen)
-        return make_reset(snapshot, store, given, _bounds_around(snapshot, cluster, given), left, clip=clip)
+        return make_reset(snapshot, store, given, _bounds_around(snapshot, cluster, given), left, **how)
     stored = set(snapshot.positions)
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
@@ -87,7 +90,7 @@ def plan_reset(
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
     bounds = cluster.with_open_transactions(targets, bounds)
-    return make_reset(snapshot, store, targets, bounds, left, gone, clip=clip)
+    return make_reset(snapshot, store, targets, bounds, left, gone, **how)
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
@@ -184,7 +187,7 @@ def plan_undo(
     """
     found = ledger.load()
     positions = found.positions
-    for entry in ledger.history(1000):
+    for entry in ledger.history(KEPT):
         if entry.version > found.version:
             continue  # newer than the loaded ledger: this plan will be refused as stale
         counted = bool(entry.counts) and not (partitions or topics)
@@ -202,7 +205,7 @@ def _plan_back(
 ) -> ResetPlan:
     """Return the plan that goes back to a version of the loaded ledger; 0 is before its first change."""
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
-    newest = ledger.history(snapshot.version - version + 1 + _MARGIN)
+    newest = ledger.history(max(KEPT, snapshot.version - version + 1 + _MARGIN))
     entries = [entry for entry in newest if entry.version <= snapshot.version]
     then = starts_since(entries, version) | positions_before(entries, now, version)
     chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
@@ -214,13 +217,8 @@ def _plan_back(
     back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # partitions that stay ask nothing of Kafka
     every = not (partitions or topics)  # a query's state belongs to all that it has read
     numbers = numbers_before(entries, snapshot.queries, version) if every else {}
-    return _plan(snapshot, ledger.store.address, cluster, back, numbers)
-
-
-def _plan(
-    snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions, numbers: Queries = NO_QUERIES
-) -> ResetPlan:
-    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets), numbers=numbers)
+    bounds = _bounds_around(snapshot, cluster, back)
+    return make_reset(snapshot, ledger.store.address, back, bounds, numbers=numbers, history=entries)
 
 
 def _left(snapshot: Snapshot, cluster: Cluster, moved: Collection[TopicPartition]) -> set[TopicPartition]:

@@ -24,6 +24,7 @@ from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.plain import plain
 from offsetkeeper.core.rules import drops
 from offsetkeeper.errors import Refused, SettingsError, Stale, listed
+from offsetkeeper.operate.audit import Ends, committed
 
 
 class Dropped(NamedTuple):
@@ -87,6 +88,7 @@ class Step:
         beginning, end: the offsets that Kafka holds of the partition.
         another: whether the stored position is of another topic with that name, or of another cluster. Nothing of this
             one was read then, whatever the old offset is.
+        done: offsets that the group has committed, as half-open ranges, as far as its history tells.
     """
 
     topic_partition: TopicPartition
@@ -95,21 +97,22 @@ class Step:
     beginning: int
     end: int
     another: bool = False
+    done: Ends = ()
 
     @property
     def replayed(self) -> int:
-        """Number of offsets that will be read again, an upper bound of records."""
-        return max(0, min(self._read, self.end) - self.new.offset)
+        """Number of offsets that were committed and will be read again, an upper bound of records."""
+        return self._done(self.new.offset, self.end)
 
     @property
     def skipped(self) -> int:
-        """Number of offsets that Kafka holds and that will never be read."""
-        return max(0, self.new.offset - max(self._read, self.beginning))
+        """Number of offsets that Kafka holds, that the reset goes over, and that no batch has committed."""
+        start = self.beginning if self.old is None or self.another else max(self.old, self.beginning)
+        return max(0, self.new.offset - start) - self._done(start, self.new.offset)
 
-    @property
-    def _read(self) -> int:
-        """The offset up to which this partition was read; nothing before the beginning can be read again."""
-        return self.beginning if self.old is None or self.another else self.old
+    def _done(self, start: int, end: int) -> int:
+        """Return how many of these offsets were committed."""
+        return sum(max(0, min(to, end) - max(at, start)) for at, to in self.done)
 
     @property
     def above_beginning(self) -> int:
@@ -292,6 +295,7 @@ def make_reset(
     *,
     clip: bool = False,
     numbers: Queries = NO_QUERIES,
+    history: Iterable[Entry] = (),
 ) -> ResetPlan:
     """Return the plan that moves each partition of `targets` to its offset.
 
@@ -304,12 +308,16 @@ def make_reset(
         gone: partitions with a position that the plan lists as gone.
         clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
         numbers: the number that the next batch of a query with state gets, by the query's id.
+        history: the group's history, newest first. It tells which offsets were read; without it, all before a position
+            count as read.
 
     Raises:
         Refused: see `check_within`.
     """
     asked, targets = targets, _clipped(targets, bounds) if clip else targets
     check_within(targets, bounds)
+    known = sorted((each for each in history if each.version <= snapshot.version), key=lambda each: each.version)
+    done = committed(known, snapshot)
     steps, stays = [], []
     for tp, target in sorted(targets.items()):
         here, stored = bounds[tp], snapshot.positions.get(tp)
@@ -319,7 +327,8 @@ def make_reset(
             stays.append((tp, new.offset))
         else:
             another = stored is not None and is_another(stored, new)
-            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another))
+            read = () if stored is None or another else done[tp]
+            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, read))
     moved = {step.topic_partition: step.new for step in steps}
     others = {step.topic_partition.topic: step.new for step in steps if step.another}
     older = {tp for tp, at in snapshot.positions.items() if tp not in moved and _is_older(at, others.get(tp.topic))}
@@ -550,4 +559,5 @@ def _load_step(raw: Mapping[str, Any]) -> Step:
     tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
     old = None if raw["old"] is None else check_offset(raw["old"])
     new = Position(check_offset(raw["new"]), raw["topic_id"], raw["cluster_id"])
-    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]))
+    done = tuple((check_offset(start), check_offset(end)) for start, end in raw["done"])
+    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]), done)

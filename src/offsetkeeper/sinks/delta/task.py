@@ -162,7 +162,7 @@ class _Writing:
         self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for partition, rows in _runs(self._checked(batch), self._plan.partitions):
+        for partition, rows in _runs(self._folder, self._checked(batch), self._plan.partitions):
             if partition != self._partition:
                 self._close()
                 self._open(partition)
@@ -226,7 +226,7 @@ def _repeating(rows: pa.Table) -> bool | list[str]:
     return [name for name in first.column_names if pc.count_distinct(first[name]).as_py() <= first.num_rows // 2]
 
 
-def _runs(rows: pa.RecordBatch, names: tuple[str, ...]) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _runs(folder: Folder, rows: pa.RecordBatch, names: tuple[str, ...]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield runs of rows of the same partition, with its values as JSON."""
     if not names:
         yield "[]", rows
@@ -235,18 +235,18 @@ def _runs(rows: pa.RecordBatch, names: tuple[str, ...]) -> Iterator[tuple[str, p
     changes = np.any([code[1:] != code[:-1] for code in codes], axis=0)
     starts = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.num_rows]
     for start, end in pairwise(starts):
-        values = [_text(name, rows.column(name)[start]) for name in names]
+        values = [_text(folder, name, rows.column(name)[start]) for name in names]
         yield json.dumps(values), rows.slice(start, end - start)
 
 
-def _text(name: str, scalar: pa.Scalar) -> str | None:
+def _text(folder: Folder, name: str, scalar: pa.Scalar) -> str | None:
     """Return a value of a partition column in the form of the log."""
     try:
         value = scalar.as_py()
     except (OverflowError, ValueError) as error:  # Python knows only these years
         raise RowMismatch(
-            f"column {name}: a date before the year 1 or after 9999 cannot name a partition: replace it in the frame; "
-            "nothing was written"
+            f"{folder.address}: column {name}: a date before the year 1 or after 9999 cannot name a partition: replace "
+            "it in the frame; nothing was written"
         ) from error
     if isinstance(value, bool):
         return str(value).lower()

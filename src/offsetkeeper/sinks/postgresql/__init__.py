@@ -80,6 +80,11 @@ _FOUND = sql.SQL(
     "select count(*) from (select distinct {key} from {staging} where {done}) keys ({names}) "
     "where exists (select from {table} found where {same})"
 )
+# Rows that are there and not written again must not be deleted by others before they are counted.
+_HELD = sql.SQL(
+    "select from {table} found where exists "
+    "(select from (select distinct {key} from {staging} where {done}) keys ({names}) where {same}) for key share"
+)
 _COUNT = sql.SQL("select attempt, count(*) from {staging} where {done} group by attempt")
 _UNREADABLE = (psycopg.DataError, psycopg.errors.SyntaxError)  # the latter of a jsonpath
 _READ = sql.SQL("select count({value}) from {staging} where {done}")
@@ -280,9 +285,9 @@ class Staging(NamedTuple):
     def unreadable(self, connection: Connection, attempts: Mapping[int, int]) -> str | None:
         """Return the name of the first column that has a value which PostgreSQL cannot read, or None."""
         done = _done(attempts)
-        for name, place in self._places.items():
+        for name in self._places:
             try:
-                connection.execute(_READ.format(value=_value(*place), staging=self.name, done=done))
+                connection.execute(_READ.format(value=self._staged_value(name), staging=self.name, done=done))
             except _UNREADABLE:
                 return name
         return None
@@ -318,6 +323,8 @@ class Staging(NamedTuple):
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
         done = _done(attempts)
         count, keys = _COUNT.format(staging=self.name, done=done), self._key_counts(done)
+        if self._counts_keys and not self._changed:
+            connection.execute(_HELD.format(**self._parts(done)))
         # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
         # All statements are one request.
         results = connection.execute(
@@ -329,7 +336,7 @@ class Staging(NamedTuple):
         results.nextset()
         for number in range(len(keys)):
             [(counted,)] = results.fetchall()
-            staged, inserted = (staged, counted) if number else (counted, inserted)
+            staged, inserted = (staged, max(inserted, counted)) if number else (counted, inserted)
             results.nextset()
         if keys or self.target.mode == "append":
             check_inserted(self.target, staged, inserted)
@@ -339,7 +346,7 @@ class Staging(NamedTuple):
         return _MERGE.format(
             table=sql.Identifier(self.relation.schema, self.relation.name),
             columns=_listed([sql.Identifier(name) for name in self._places]),
-            values=_listed([_value(*place) for place in self._places.values()]),
+            values=_listed([self._staged_value(name) for name in self._places]),
             rows=self._rows(done),
             conflict=_conflict(self.target, list(self._places)),
         )
@@ -360,7 +367,11 @@ class Staging(NamedTuple):
     @property
     def _key(self) -> Sequence[sql.Composable]:
         """The values of the key, compared as the unique index compares them."""
-        return [self._collated(name, _value(*self._places[name])) for name in self.target.key]
+        return [self._collated(name, self._staged_value(name)) for name in self.target.key]
+
+    def _staged_value(self, name: str) -> sql.Composable:
+        place, column = self._places[name]
+        return _value(_staged(place), column)
 
     def _collated(self, name: str, value: sql.Composable) -> sql.Composable:
         """Return a value of a column of the key with the collation of the unique index."""
@@ -372,17 +383,34 @@ class Staging(NamedTuple):
         The first counts the keys, which are as many as the rows that are written. With no column but the key, rows that
         are there are not written again: a second query counts the keys that the table has afterwards.
         """
-        if self.target.mode != "upsert" or not self.relation.triggers or self.target.fewer_rows:
+        if not self._counts_keys:
             return []
-        parts = {"key": _listed(self._key), "staging": self.name, "done": done}
-        if changed(self.target, self._places):
-            return [_KEYS.format(**parts)]
+        keys = _KEYS.format(key=_listed(self._key), staging=self.name, done=done)
+        return [keys] if self._changed else [keys, _FOUND.format(**self._parts(done))]
+
+    def _parts(self, done: sql.Composable) -> dict[str, sql.Composable]:
+        """Return the parts of a query that compares the keys that were staged with those of the table."""
         names = [sql.Identifier(f"k{number}") for number in range(len(self._key))]
-        columns = (self._collated(name, sql.SQL("found.{}").format(sql.Identifier(name))) for name in self.target.key)
-        same = [sql.SQL("{} = keys.{}").format(*pair) for pair in zip(columns, names, strict=True)]
+        columns = [
+            self._collated(name, _value(sql.SQL("found.{}").format(sql.Identifier(name)), self._places[name][1]))
+            for name in self.target.key
+        ]
+        same = sql.SQL(" and ").join(
+            sql.SQL("{} = keys.{}").format(column, name) for column, name in zip(columns, names, strict=True)
+        )
         table = sql.Identifier(self.relation.schema, self.relation.name)
-        found = _FOUND.format(**parts, names=_listed(names), table=table, same=sql.SQL(" and ").join(same))
-        return [_KEYS.format(**parts), found]
+        parts = {"key": _listed(self._key), "staging": self.name, "done": done, "table": table}
+        return {**parts, "names": _listed(names), "same": same}
+
+    @property
+    def _counts_keys(self) -> bool:
+        """Whether a trigger may leave out a row of an upsert: how many rows it writes is known from the keys alone."""
+        return self.target.mode == "upsert" and self.relation.triggers and not self.target.fewer_rows
+
+    @property
+    def _changed(self) -> bool:
+        """Whether an upsert changes anything in rows that are there."""
+        return bool(changed(self.target, self._places))
 
 
 def drop(connection: Connection, staging: sql.Identifier) -> None:
@@ -413,8 +441,8 @@ def _conflict(target: Target, names: Sequence[str]) -> sql.Composable:
     return sql.SQL("on conflict ({}) do update set {}").format(key, changes)
 
 
-def _value(place: int, column: PostgreSQLColumn) -> sql.Composable:
-    return sql.SQL("{}::{}").format(_staged(place), sql.Identifier(column.schema, column.name_of_type))
+def _value(value: sql.Composable, column: PostgreSQLColumn) -> sql.Composable:
+    return sql.SQL("{}::{}").format(value, sql.Identifier(column.schema, column.name_of_type))
 
 
 def _staged(place: int) -> sql.Identifier:

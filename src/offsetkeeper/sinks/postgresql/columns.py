@@ -153,7 +153,8 @@ _OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
     "daterange": {"form": _range(_DAY), "remedy": "is not a range like [2024-07-01,)"},
     "datemultirange": {"form": _ranges(_DAY), "remedy": "is not ranges like {[2024-07-01,)}"},
     "interval": {
-        "bars": r"(?i)\.\d{7}|\.\d{4,}\s*m(s|illis)|\.\d+\s*(us|micros|y|dec|c|mil($|[^l]|l[^i]))|\de[+\-]?\d"
+        "bars": r"(?i)\.\d{7}|\.\d{4,}[\W_]*m(s|illis)|\.\d+[\W_]*(us|micros)|\de[+\-]?\d"
+        r"|\.\d*[1-9]\d*[\W_]*(y|dec|c|mil($|[^l]|l[^i]))|p-?\d*\.\d+(-|t|$)|t-?\d{6}\.\d+$"
         r"|^\s*-\d[\d.]*([^+\-\d]*|-\d+)\s[^+\-]*\d",
         "remedy": "has more than 6 digits of a second, a part of a year, or a sign of which the session decides how "
         "far it reaches",
@@ -249,6 +250,7 @@ def limits(data_type: DataType, column: PostgreSQLColumn) -> Limits:
 def _limits_of_text(plain: Limits, column: PostgreSQLColumn) -> Limits:
     """The forms are those that no setting of the session changes, such as its time zone and its styles."""
     kind, modifier = column.kind, column.modifier
+    plain = plain._replace(**_OF_ENCODINGS.get(column.encoding, {}))
     if kind in _LENGTHS:
         return plain._replace(characters=modifier - 4 if modifier >= 0 else None, blanks=kind != "bpchar")
     if kind in _TIMES:
@@ -261,7 +263,7 @@ def _limits_of_text(plain: Limits, column: PostgreSQLColumn) -> Limits:
     if kind == "varbit":
         most = "" if modifier < 0 else str(modifier)
         return plain._replace(form=f"[01]{{0,{most}}}", remedy="is not digits 0 and 1 that fit")
-    return plain._replace(**{**_OF_ENCODINGS.get(column.encoding, {}), **_OF_TEXTS.get(kind, {})})
+    return plain._replace(**_OF_TEXTS.get(kind, {}))
 
 
 def limits_in_key(data_type: DataType, column: PostgreSQLColumn) -> Limits:
