@@ -30,6 +30,7 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
+from offsetkeeper.checkpoint.contents import RECORD
 from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.offsets import TopicPartition
@@ -227,6 +228,41 @@ def test_an_undo_of_a_change_that_is_still_under_way_is_noticed(files: LocalFile
         BatchLog(files, Topics.of([A.topic]), {}, packed=True).ends(4)
     do(files, plan_undo(files))
     assert content(files) == before
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"restores": ["../../mine"]},
+        {"restores": ["state/../../mine"]},
+        {"restores": ["commits/0"]},
+        {"restores": [3]},
+        {"deletes": None},
+        {"before": 7},
+        None,
+    ],
+)
+def test_a_record_of_a_backup_that_is_no_record_changes_nothing(files: LocalFiles, edited: dict[str, object]) -> None:
+    """Who may write beside the checkpoint had the undo delete any file that the operator may delete."""
+    mine = files.path.parent.parent / "mine"
+    mine.write_text("mine")
+    do(files, plan_truncate(read_checkpoint(files), 1, query_id="new"))
+    backup = files.backup(files.backups()[0])
+    record = json.loads(backup.read(RECORD) or b"")
+    backup.write(RECORD, json.dumps({**record, **edited} if edited else {}).encode())
+    before = content(files)
+    with pytest.raises(CorruptStore, match=r"is damaged.*use another backup"):
+        plan_undo(files)
+    assert (content(files), mine.read_text()) == (before, "mine")
+
+
+@pytest.mark.parametrize(
+    "barrier", [b"offsetkeeper\n", b"offsetkeeper\n\xff", b"offsetkeeper\nbackup-1/../../x", b"offsetkeeper\nx"]
+)
+def test_a_barrier_that_names_no_backup_is_told(files: LocalFiles, barrier: bytes) -> None:
+    (files.path / "offsets" / "9").write_bytes(barrier)
+    with pytest.raises(CorruptStore, match="names no backup"):
+        plan_undo(files)
 
 
 def test_a_plan_is_for_one_checkpoint(files: LocalFiles, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,34 @@ def put(tree: Tree, folder: str, content: bytes = b"text") -> None:
     """Make a folder with a file."""
     tree.make(folder)
     tree.write(f"{folder}/file", content)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda tree: tree.make("hidden/5-new"),
+        lambda tree: tree.names("hidden"),
+        lambda tree: tree.write("hidden/file", b"x"),
+        lambda tree: tree.write("own/file", b"x"),
+        lambda tree: tree.sync("hidden/1-old"),
+        lambda tree: tree.delete("hidden/1-old"),
+        lambda tree: tree.move("hidden/1-old", "batch=1"),
+        lambda tree: tree.move("own", "hidden/2"),
+    ],
+)
+def test_a_link_in_the_folder_of_an_output_leads_nowhere(tmp_path: Path, work: Callable[[Tree], object]) -> None:
+    """Who may write there had old attempts deleted, and rows written, wherever the program may."""
+    tree, other = LocalTree(f"{tmp_path}/lake"), tmp_path / "other" / "1-old"
+    put(tree, "own")
+    other.mkdir(parents=True)
+    (other / "file").write_bytes(b"mine")
+    (tmp_path / "lake" / "hidden").symlink_to(tmp_path / "other")
+    (tmp_path / "lake" / "own" / "file").unlink()
+    (tmp_path / "lake" / "own" / "file").symlink_to(other / "file")
+    with pytest.raises(Refused, match="is a link"):
+        work(tree)
+    assert [path.name for path in other.parent.iterdir()] == ["1-old"]
+    assert (other / "file").read_bytes() == b"mine"
 
 
 def test_of_two_that_rename_to_a_name_at_once_one_does(tree: Tree) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from botocore.client import BaseClient
 
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.core import rules
@@ -229,6 +230,23 @@ def test_old_objects_are_deleted(url: str, client: Any, bucket: str, prefix: str
             range(ledger.snapshot.version, ledger.snapshot.version - 30, -1)
         )
         ledger.store.close()
+
+
+def test_a_change_that_is_stored_is_never_said_to_be_unwritten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between program and server something takes a header out of the answer: "nothing was written", and it was."""
+    store = S3Store(url)
+    call = BaseClient._make_api_call
+
+    def without_tag(client: Any, operation: str, parameters: Any) -> Any:
+        answer = call(client, operation, parameters)
+        return {key: value for key, value in answer.items() if (operation, key) != ("PutObject", "ETag")}
+
+    ledger = Ledger(store, "g", retry_timeout_s=5)
+    ledger.acquire()
+    monkeypatch.setattr(BaseClient, "_make_api_call", without_tag)
+    ledger.place({PARTITION: Position(3)})
+    assert store.load("g").positions == {PARTITION: Position(3)}
+    store.close()
 
 
 def test_an_object_that_is_too_large_is_not_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -126,6 +127,21 @@ def test_partitions_that_no_topic_has_are_refused(spans: str) -> None:
     stored = dump_control(Snapshot("g", 1, positions={TopicPartition("a", 0): Position(1)}))
     with pytest.raises(CorruptStore):
         load_control(stored.replace('"a":"0"', f'"a":"{spans}"'), "g", 1, {}, "here")
+
+
+@pytest.mark.parametrize("named", ["holds", "clusters"])
+def test_partitions_that_no_cluster_has_are_refused_before_there_is_one_of_them(named: str) -> None:
+    """A record of some hundred bytes took gigabytes."""
+    at = {TopicPartition("a", 0): Position(1, cluster_id="here"), TopicPartition("b", 0): Position(1)}
+    many = ",".join(["0-999999"] * 2000)
+    stored = json.loads(dump_control(Snapshot("g", 1, positions=at)))
+    stored[named] = {"here": {"a": many}} if named == "clusters" else {"a": many}
+    tracemalloc.start()
+    with pytest.raises(CorruptStore):
+        load_control(json.dumps(stored), "g", 1, at, "here")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10 << 20
 
 
 FULL = dump_control(

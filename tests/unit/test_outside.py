@@ -6,6 +6,7 @@ import grp
 import os
 import pwd
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -20,10 +21,12 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.cli.serve import _token
 from offsetkeeper.cli.targets import read_csv, write_text
-from offsetkeeper.core.outside import UnfitFile, load_json, read_file, read_text
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, load_json, read_file, read_text, unpack
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.ledger_log import Line, _unpacked
 from offsetkeeper.stores import open_store
+from offsetkeeper.stores.zookeeper import nodes
 
 
 def _config(path: Path) -> None:
@@ -260,3 +263,26 @@ def test_json_that_is_right_is_read() -> None:
     deep = "[" * 100 + "]" * 100
     assert load_json(b'\xef\xbb\xbf{"a": [1, 2.5, "\\ud83d\\ude00"]}') == {"a": [1, 2.5, "\U0001f600"]}
     assert load_json(deep) is not None
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100])
+def test_what_is_packed_comes_out_as_it_was(size: int) -> None:
+    assert unpack(zlib.compress(b"x" * size), 100) == b"x" * size
+
+
+def test_a_few_bytes_do_not_become_a_thousand_times_as_many() -> None:
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        unpack(zlib.compress(b"x" * 101), 100)
+    packed = zlib.compress(b"x" * 99)
+    for damaged in (packed[:-1], b"x" + packed, b""):
+        with pytest.raises(zlib.error):
+            unpack(damaged, 100)
+
+
+@pytest.mark.parametrize(
+    "unpacked", [nodes.unpacked, lambda data: _unpacked(Line(0, "g", 1, "", "", data))], ids=["zookeeper", "kafka"]
+)
+def test_a_ledger_that_is_too_large_unpacked_is_damaged(unpacked: Callable[[bytes], bytes]) -> None:
+    """A node of 1 MB became 1 GB at each look of `groups` and `serve`."""
+    packed = zlib.compress(b"0" * (LARGEST_STORED + 1))
+    assert unpacked(packed) == packed

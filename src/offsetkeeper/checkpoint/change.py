@@ -11,6 +11,7 @@ looks like a stopped one. So the check finds many running queries, but can never
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +23,9 @@ from offsetkeeper.checkpoint.plans import Edit, make_edit
 from offsetkeeper.core import environment
 from offsetkeeper.core.outside import load_json, reason
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, Stale, VersionConflict
+
+_STATE = re.compile(r"state(/(?!\.{1,2}(/|$))[^/\0]+)+")  # what a backup's record may have deleted
+_BACKUP = re.compile(rb"\s(backup-[\w.-]+)\s*\Z")  # at the end of a barrier
 
 QUIET_S = 30.0
 LOOK_S = 1.0
@@ -92,7 +96,7 @@ def plan_undo(files: Files, backup: str = "") -> Edit:
     if backup and backup not in (kept := files.backups()):
         raise NotAllowed(f"{found.where} has no backup {backup!r}; its backups: {', '.join(kept[-_SHOWN:]) or 'none'}")
     if found.barrier:
-        backup = (files.read(found.barrier) or b"").decode().split()[-1]
+        backup = _origin(files, found.barrier)
     for name in [backup] if backup else files.backups()[::-1]:
         record = _record(files, name)
         if record is None or (not found.barrier and record["before"] == found.fingerprint):
@@ -206,16 +210,32 @@ def _carry_out(files: Files, edit: Edit) -> None:
         files.delete(name)
 
 
+def _origin(files: Files, barrier: str) -> str:
+    """Return the name of the backup that an interrupted change has made."""
+    found = _BACKUP.search(files.read(barrier) or b"")
+    if found is None:
+        raise CorruptStore(f"{files.address}, {barrier}, names no backup: delete that file, if no change is under way")
+    return found[1].decode()
+
+
 def _record(files: Files, name: str) -> dict[str, Any] | None:
     content = files.backup(name).read(RECORD)
     if content is None:
         return None
     try:
         record: dict[str, Any] = dict(load_json(content))
-    except (ValueError, TypeError) as error:
+        _check_record(record)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         where = f"{files.backup(name).address}, {RECORD},"
         raise CorruptStore(f"{where} is damaged: {reason(error)}. Nothing was changed: use another backup") from None
     return record
+
+
+def _check_record(record: dict[str, Any]) -> None:
+    for word in (record["action"], record["before"], record["after"], *record["deletes"]):
+        word.encode()
+    if not all(map(_STATE.fullmatch, record["restores"])):
+        raise ValueError("it names a file that is no state")
 
 
 def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s: float) -> None:

@@ -37,7 +37,7 @@ from offsetkeeper.errors import CorruptStore, SettingsError
 
 FORMAT = 4
 _FORMAT_OF_TARGETS = 4
-_MOST_PARTITIONS = 1_000_000  # of a topic: more than a cluster can have
+_MOST_PARTITIONS = 1_000_000  # more than a cluster can have
 _ALL = "*"
 _SPAN = re.compile("([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _VERSION = re.compile("[0-9]{1,19}")
@@ -350,12 +350,10 @@ def _epoch(text: str) -> int:
 
 def _named(holds: Any) -> Iterator[TopicPartition]:
     """Return the partitions that the output of `_holds` names."""
-    return (
-        TopicPartition(_text(topic), number)
-        for topic, spans in holds.items()
-        for span in _text(spans).split(",")
-        for number in _span(span)
-    )
+    spans = [(_text(topic), _span(span)) for topic, texts in holds.items() for span in _text(texts).split(",")]
+    if sum(len(numbers) for _, numbers in spans) > _MOST_PARTITIONS:  # a few bytes may name any number of them
+        raise ValueError("it names more partitions than a cluster can have")
+    return (TopicPartition(topic, number) for topic, numbers in spans for number in numbers)
 
 
 def _span(text: str) -> range:

@@ -14,6 +14,7 @@ import pwd
 import re
 import stat
 import tomllib
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -95,6 +96,22 @@ def read_file(path: Path, most: int, *, root: Path | None = None) -> tuple[bytes
     if len(content) > most:
         raise _too_large(path, len(content), most)
     return content, found
+
+
+def unpack(data: bytes, most: int = LARGEST_STORED) -> bytes:
+    """Return what zlib has packed, of at most `most` bytes: a few bytes may become a thousand times as many.
+
+    Raises:
+        zlib.error: the data is damaged, or is not packed.
+        ValueError: it has more bytes.
+    """
+    unpacking = zlib.decompressobj()
+    found = unpacking.decompress(data, most + 1)
+    if len(found) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    if not unpacking.eof:
+        raise zlib.error("incomplete")
+    return found
 
 
 def open_folder(path: Path, root: Path) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from offsetkeeper.core.codec import GARBAGE, REMEDY, entry_fields, read_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.outside import load_stored, reason
+from offsetkeeper.core.outside import load_stored, reason, unpack
 from offsetkeeper.errors import CorruptStore
 
 _KEY = re.compile(r"(.+)/([0-9]{1,18})/([0-9a-f]+)", re.DOTALL)
@@ -129,6 +129,6 @@ def load_entry(line: Line, where: str) -> Entry:
 
 def _unpacked(line: Line) -> bytes:
     try:
-        return zlib.decompress(line.value)
-    except zlib.error:
-        return line.value  # damaged data: the caller reports it
+        return unpack(line.value)
+    except (zlib.error, ValueError):
+        return line.value  # damaged or far too large data: the caller reports it

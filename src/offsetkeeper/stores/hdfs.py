@@ -87,7 +87,7 @@ class _Folder:
         return [each["pathSuffix"] for each in self._list("") if each["type"] == "DIRECTORY" and each["childrenNum"]]
 
     def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - a listing always has all
-        return [each["pathSuffix"] for each in self._list(folder)]
+        return [each["pathSuffix"] for each in self._list(folder) if each["type"] == "FILE"]
 
     def read(self, folder: str, name: str) -> File | None:
         stamp = self.stamp(folder, name)

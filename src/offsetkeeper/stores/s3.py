@@ -168,6 +168,8 @@ class Connection:
         except OffsetkeeperError:
             raise
         except SENSELESS as error:
+            if lost is not StoreUnavailable:  # of a change, the answer alone is odd
+                raise lost(f"{self._address}: the answer makes no sense: {self._redact(error)}") from self._cause(error)
             raise self._failure(error, lost) from self._cause(error)
 
     def pages(self, **where: str) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from offsetkeeper.core.outside import LARGEST_STORED, read_file
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, read_file
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.stores.folder import sync
 
@@ -28,12 +28,12 @@ class LocalTree:
     def make(self, path: str) -> None:
         """See `Tree.make`."""
         with self._failures():
-            (self._root / path).mkdir(parents=True, exist_ok=True)
+            self._at(path).mkdir(parents=True, exist_ok=True)
 
     def names(self, path: str) -> Sequence[str]:
         """See `Tree.names`."""
-        folder = self._root / path
         with self._failures():
+            folder = self._at(path)
             names = os.listdir(folder)  # noqa: PTH208 - all names in one system call
             sync(folder)  # the process that renamed into it may have died before its sync
             return names
@@ -46,7 +46,7 @@ class LocalTree:
 
     def write(self, path: str, content: bytes) -> None:
         """See `Tree.write`."""
-        with self._failures(), (self._root / path).open("wb") as file:
+        with self._failures(), self._at(path).open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -55,7 +55,7 @@ class LocalTree:
     def sync(self, path: str) -> None:
         """See `Tree.sync`."""
         with self._failures():
-            for folder, _, names in os.walk(self._root / path):
+            for folder, _, names in os.walk(self._at(path)):
                 for name in names:
                     sync(Path(folder, name))
                 sync(Path(folder))
@@ -63,7 +63,7 @@ class LocalTree:
     def move(self, source: str, target: str) -> None:
         """See `Tree.move`."""
         with self._failures(lost=OutcomeUnknown):
-            os.rename(self._root / source, self._root / target)  # noqa: PTH104 - as all of this file, by os
+            os.rename(self._at(source), self._at(target))  # noqa: PTH104 - as all of this file, by os
         try:
             sync((self._root / target).parent)
         except OSError as error:
@@ -72,7 +72,16 @@ class LocalTree:
     def delete(self, path: str) -> None:
         """See `Tree.delete`."""
         with self._failures(), suppress(FileNotFoundError):
-            shutil.rmtree(self._root / path)
+            shutil.rmtree(self._at(path))
+
+    def _at(self, path: str) -> Path:
+        """Return the whole path. Others may write in the folder, so nothing below it may be a link."""
+        found = self._root
+        for part in Path(path).parts:
+            found /= part
+            if found.is_symlink():
+                raise UnfitFile(found, "is a link, and links are not followed here")
+        return found
 
     @contextmanager
     def _failures(self, lost: type[OffsetkeeperError] = SinkError) -> Iterator[None]:
@@ -81,7 +90,7 @@ class LocalTree:
             yield
         except OSError as error:
             text = f"{self.address}: {error}"
-            if error.errno in _FOR_GOOD:
+            if error.errno in _FOR_GOOD or isinstance(error, UnfitFile):
                 raise Refused(f"{text}; nothing was written. Check the path and its permissions") from error
             if error.errno in _UNCLEAR:
                 raise lost(text) from error

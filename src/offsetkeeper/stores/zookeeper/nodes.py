@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.offsets import Position, TopicPartition, check_partition
-from offsetkeeper.core.outside import load_stored, reason
+from offsetkeeper.core.outside import load_stored, reason, unpack
 from offsetkeeper.errors import CorruptStore, SettingsError
 from offsetkeeper.stores.group_names import group_of, name_of
 
@@ -98,9 +98,9 @@ def packed(text: str) -> bytes:
 def unpacked(data: bytes) -> bytes:
     """Return the text in a node's data."""
     try:
-        return zlib.decompress(data) if data[:1] == b"x" else data
-    except zlib.error:
-        return data  # damaged data: the caller reports it
+        return unpack(data) if data[:1] == b"x" else data
+    except (zlib.error, ValueError):
+        return data  # damaged or far too large data: the caller reports it
 
 
 def size_of(rows: Rows) -> int:
