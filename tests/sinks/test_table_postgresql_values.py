@@ -262,8 +262,9 @@ def test_a_trigger_that_spells_new_keys_otherwise_leaves_no_row_out(
     )
     words: dict[str, Any] = {"mode": "upsert", "key": ["item", "c"]}
     Table(database, "seen", **words).rows.write(spark.sql("select 'Tea' as item, 'red' as c"), batch)
-    Table(database, "seen", **words).rows.write(spark.sql("select 'tea' as item, 'red' as c"), batch)
-    assert rows("select item, c from seen") == [("tea", "red")]
+    again = spark.sql("select 'tea' as item, 'red' as c union all select 'Milk', 'blue'")
+    Table(database, "seen", **words).rows.write(again, batch)
+    assert rows("select item, c from seen order by 1") == [("milk", "blue"), ("tea", "red")]
 
 
 def test_an_upsert_through_a_trigger_that_leaves_all_rows_counts_its_keys(

@@ -19,8 +19,9 @@ from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import NotAllowed, Refused, SettingsError, Stale
-from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
+from offsetkeeper.operate.audit import Kind, audit
+from offsetkeeper.operate.reset import Shift, apply_reset, known_history, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -441,3 +442,61 @@ def test_what_was_read_before_is_not_skipped(group: Group) -> None:
     assert counted(group.plan({A0: 50}), A0) == (0, 10)
     group.run(OffsetRange(*A0, 20, 30))
     assert counted(group.plan({A0: 60}), A0) == (0, 20)
+
+
+def test_what_lies_before_the_first_position_may_come_again_and_is_never_called_read(group: Group) -> None:
+    """The group began at the latest, or was moved here from elsewhere: nobody knows."""
+    ledger = Ledger(group.ledger.store, "new")
+    ledger.acquire()
+    ledger.place({A0: Position(60, "ida")})
+    ledger.commit(ledger.batch([OffsetRange(*A0, 60, 70)]))
+    ledger.release()
+
+    def plan(to: Any) -> tuple[int, int]:
+        history = ledger.history()
+        return counted(plan_reset(ledger.load(), "memory://s", group.cluster, to, history=history), A0)
+
+    assert plan("earliest") == (60, 0)
+    ledger.rewind({A0: Position(20, "ida")}, "all of it")
+    assert plan("latest") == (0, 70), "20 to 60, and 70 to 100"
+
+
+def test_a_group_that_comes_back_to_a_cluster_reads_again_what_it_read_there(group: Group) -> None:
+    here, there = (Bounds(0, 100, cluster_id=name) for name in ("here", "there"))
+    ledger = Ledger(group.ledger.store, "moved")
+    ledger.acquire()
+    ledger.place({A0: Position(0, cluster_id="here")})
+    ledger.commit(ledger.batch([OffsetRange(*A0, 0, 50)]))
+    ledger.release()
+    ledger.rewind({A0: Position(10, cluster_id="there")}, "to the new cluster")
+    group.kafka.found = {A0: there}
+    assert counted(plan_reset(ledger.load(), "", group.cluster, {A0: 0}, history=ledger.history()), A0) == (0, 0)
+    ledger.rewind({A0: Position(50, cluster_id="here")}, "back")
+    group.kafka.found = {A0: here}
+    assert counted(plan_reset(ledger.load(), "", group.cluster, {A0: 0}, history=ledger.history()), A0) == (50, 0)
+    [gap] = audit(ledger.history()[::-1], ledger.load())
+    assert (gap.kind, gap.start, gap.end) == (Kind.GAP, 0, 10), "of the new cluster"
+
+
+def test_a_history_with_a_gap_counts_as_far_as_it_has_none(group: Group) -> None:
+    group.run(OffsetRange(*A0, 40, 50))
+    group.run(OffsetRange(*A0, 50, 60))
+    found, entries = group.ledger.load(), group.ledger.history()
+    pruned = [entry for entry in entries if entry.version != 5]
+    plan = plan_reset(found, "memory://s", group.cluster, "earliest", history=pruned)
+    assert counted(plan, A0) == (50, 0)
+
+
+def test_a_damaged_history_refuses_no_reset(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = group.ledger.store.history
+
+    def damaged(name: str, limit: int = 100) -> Sequence[Entry]:
+        if limit > 25:
+            raise CorruptStore("a line")
+        return history(name, limit)
+
+    group.do(group.plan(30, A0))
+    monkeypatch.setattr(group.ledger.store, "history", damaged)
+    group.ledger.load()
+    assert known_history(group.ledger) == ()
+    assert counted(plan_rewind(group.ledger, group.cluster, 4), A0) == (0, 0)

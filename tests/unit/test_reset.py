@@ -16,6 +16,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError, Stale
+from offsetkeeper.operate.audit import Read
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -31,7 +32,7 @@ def reset(targets: dict[TopicPartition, int]) -> ResetPlan:
 def test_each_step_counts_what_is_read_again_and_what_is_skipped() -> None:
     plan = reset({A: 20, C: 5})
     assert plan.steps == (
-        Step(A, 50, Position(20, "id"), 10, 100, done=((0, 50),)),
+        Step(A, 50, Position(20, "id"), 10, 100, read=Read(((0, 50),))),
         Step(C, None, Position(5, "c"), 3, 9),
     )
     assert [(s.replayed, s.skipped, s.above_beginning) for s in plan.steps] == [(30, 0, 10), (0, 2, 2)]

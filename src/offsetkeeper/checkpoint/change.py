@@ -96,7 +96,7 @@ def plan_undo(files: Files, backup: str = "") -> Edit:
     if backup and backup not in (kept := files.backups()):
         raise NotAllowed(f"{found.where} has no backup {backup!r}; its backups: {', '.join(kept[-_SHOWN:]) or 'none'}")
     if found.barrier:
-        backup = _origin(files, found.barrier)
+        backup = _origin(files, found.barrier, backup)
     for name in [backup] if backup else files.backups()[::-1]:
         record = _record(files, name)
         if record is None or (not found.barrier and record["before"] == found.fingerprint):
@@ -210,11 +210,17 @@ def _carry_out(files: Files, edit: Edit) -> None:
         files.delete(name)
 
 
-def _origin(files: Files, barrier: str) -> str:
-    """Return the name of the backup that an interrupted change has made."""
+def _origin(files: Files, barrier: str, named: str) -> str:
+    """Return the name of the backup that an interrupted change has made; the named one if the barrier tells none."""
     found = _BACKUP.search(files.read(barrier) or b"")
+    if found is None and named:
+        return named
     if found is None:
-        raise CorruptStore(f"{files.address}, {barrier}, names no backup: delete that file, if no change is under way")
+        kept = ", ".join(files.backups()[-_SHOWN:]) or "none"
+        raise CorruptStore(
+            f"{files.address}, {barrier}, names no backup, and a change may be half done: undo it by --backup. The "
+            f"backups: {kept}"
+        )
     return found[1].decode()
 
 

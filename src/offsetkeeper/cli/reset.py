@@ -36,7 +36,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
-from offsetkeeper.operate.reset import KEPT, check_reset, plan_reset
+from offsetkeeper.operate.reset import check_reset, known_history, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
 
 Groups = Annotated[
@@ -115,7 +115,7 @@ def reset(
             topics |= set(chosen.topics) if all_topics and from_file is None else set()
             how = partial(plan_reset, partitions=partitions, topics=topics, all_topics=all_topics, clip=clip)
             made = [
-                how(each.load(), each.store.address, cluster, to[group], history=each.history(KEPT))
+                how(each.load(), each.store.address, cluster, to[group], history=known_history(each))
                 for group, each in ledgers.items()
             ]
         if save is not None:

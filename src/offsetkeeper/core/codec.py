@@ -313,7 +313,11 @@ def _grouped(positions: Positions, value: Callable[[Position], str | None]) -> _
 
 def _ungrouped(positions: Positions, raw: _Groups) -> dict[TopicPartition, str]:
     """Return the value of each partition that has one."""
-    return {tp: _text(name) for name, there in raw.items() for tp in (positions if there == _ALL else _named(there))}
+    known: dict[str, Any] = {name: there for name, there in raw.items() if there != _ALL}
+    _check_most([spans for there in known.values() for spans in _spans_of(there)])
+    return {
+        tp: _text(name) for name, there in raw.items() for tp in (_named(known[name]) if name in known else positions)
+    }
 
 
 def _in_clusters(positions: Positions, raw: _Groups) -> Positions:
@@ -350,10 +354,19 @@ def _epoch(text: str) -> int:
 
 def _named(holds: Any) -> Iterator[TopicPartition]:
     """Return the partitions that the output of `_holds` names."""
-    spans = [(_text(topic), _span(span)) for topic, texts in holds.items() for span in _text(texts).split(",")]
-    if sum(len(numbers) for _, numbers in spans) > _MOST_PARTITIONS:  # a few bytes may name any number of them
-        raise ValueError("it names more partitions than a cluster can have")
+    spans = _spans_of(holds)
+    _check_most(spans)
     return (TopicPartition(topic, number) for topic, numbers in spans for number in numbers)
+
+
+def _spans_of(holds: Any) -> list[tuple[str, range]]:
+    return [(_text(topic), _span(span)) for topic, texts in holds.items() for span in _text(texts).split(",")]
+
+
+def _check_most(spans: Iterable[tuple[str, range]]) -> None:
+    """Check the number of partitions before there is one of them: a few bytes may name any number."""
+    if sum(len(numbers) for _, numbers in spans) > _MOST_PARTITIONS:
+        raise ValueError("it names more partitions than a cluster can have")
 
 
 def _span(text: str) -> range:

@@ -35,7 +35,7 @@ from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.app import error
 from offsetkeeper.monitor.change_body import SCOPE, TARGETS, check_fields, flag, scope, target, text, version
 from offsetkeeper.operate.json_view import reset_fields
-from offsetkeeper.operate.reset import KEPT, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
+from offsetkeeper.operate.reset import apply_reset, known_history, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.operate.reset_plan import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first
@@ -93,7 +93,7 @@ class Changes:
                 partitions=partitions,
                 topics=topics,
                 all_topics=every,
-                history=ledger.history(KEPT),
+                history=known_history(ledger),
             )
             return made, ""
 

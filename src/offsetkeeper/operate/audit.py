@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import is_another
 from offsetkeeper.core.model import Entry, Snapshot
@@ -20,7 +20,25 @@ from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.operate.chapter import Chapter, Part
 
-Ends = tuple[tuple[int, int], ...]
+
+class Read(NamedTuple):
+    """What a group has read of a partition, as its history says.
+
+    Attributes:
+        committed: offsets that were committed, as half-open ranges. Those before the first offset in the history count:
+            older entries are pruned, and the group may have been moved here from elsewhere.
+        began: the group had no position before it got this one, so nothing is known of the offsets below it; else 0.
+    """
+
+    committed: tuple[tuple[int, int], ...] = ()
+    began: int = 0
+
+    def between(self, start: int, end: int) -> int:
+        """Return how many of these offsets were committed."""
+        return sum(max(0, min(to, end) - max(at, start)) for at, to in self.committed)
+
+
+NOTHING_READ = Read()
 
 
 class Kind(StrEnum):
@@ -105,24 +123,41 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
     return findings + sorted(told, key=lambda each: (each.version, each.topic_partition, each.start))
 
 
-def committed(entries: Iterable[Entry], snapshot: Snapshot) -> dict[TopicPartition, Ends]:
-    """Return the offsets of each partition that were committed and whose records are in its log, as half-open ranges.
-
-    Those before the first offset in the history count as committed: older entries are pruned, and a group may have been
-    moved here from elsewhere.
+def what_was_read(entries: Iterable[Entry], snapshot: Snapshot) -> dict[TopicPartition, Read]:
+    """Return what the group has read of each partition of which the log still has the records.
 
     Args:
-        entries: oldest first, up to the ledger.
+        entries: the history, newest first; what is newer than the ledger, or older than a gap, does not count.
         snapshot: the ledger.
     """
     chapters: dict[TopicPartition, list[Chapter]] = {}
-    for entry in entries:
+    began: dict[TopicPartition, int] = {}
+    for entry in _unbroken(entries, snapshot.version):
+        began |= {
+            tp: move.after.offset for tp, move in entry.moves.items() if move.before is None and tp not in chapters
+        }
         for _ in _jumps(entry, chapters):  # what it finds is for `audit`
             pass
     for tp, stored in snapshot.positions.items():
         for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
             pass
-    return {tp: tuple(sorted((each.start, each.end) for each in found[-1].done)) for tp, found in chapters.items()}
+    return {
+        tp: Read(
+            tuple(sorted((each.start, each.end) for each in found[-1].done)), began.get(tp, 0) if len(found) == 1 else 0
+        )
+        for tp, found in chapters.items()
+    }
+
+
+def _unbroken(entries: Iterable[Entry], version: int) -> list[Entry]:
+    """Return the entries up to a version without a gap, oldest first."""
+    found: list[Entry] = []
+    for entry in entries:
+        if entry.version == version - len(found):
+            found.append(entry)
+        elif entry.version < version:
+            break
+    return found[::-1]
 
 
 def up_to(snapshot: Snapshot, entries: Sequence[Entry], again: Callable[[], Snapshot]) -> Sequence[Entry]:
@@ -173,7 +208,7 @@ def _first(at: Position) -> Chapter:
 def _moved(chapters: list[Chapter], there: Position, version: int, why: str) -> None:
     """Jump; without a reason, the stored position was deleted, and a run has placed it again."""
     if is_another(chapters[-1].at, there):
-        chapters.append(Chapter(there._replace(offset=0), []))
+        _turn_to(chapters, there, Chapter(there._replace(offset=0), []))
     chapters[-1].jump(there, version, why)
 
 
@@ -181,8 +216,14 @@ def _edited(tp: TopicPartition, chapters: list[Chapter], there: Position, versio
     """Jump to a position that was found, and that nothing in the history explains if it is another one."""
     if is_another(chapters[-1].at, there):
         yield Discrepancy(Kind.TOPIC_ID, tp, there.offset, there.offset, version, "")
-        chapters.append(_first(there))
+        _turn_to(chapters, there, _first(there))
     chapters[-1].jump(there, version, "")
+
+
+def _turn_to(chapters: list[Chapter], there: Position, new: Chapter) -> None:
+    """Go on with the chapter of a position's topic and cluster if the group was there before, else with a new one."""
+    known = next((number for number, each in enumerate(chapters) if not is_another(each.at, there)), None)
+    chapters.append(new if known is None else chapters.pop(known))
 
 
 def _left(tp: TopicPartition, chapters: list[Chapter], stored: Position | None, version: int) -> Iterator[Discrepancy]:

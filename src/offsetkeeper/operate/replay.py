@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
@@ -20,8 +20,10 @@ from offsetkeeper.operate.reset_plan import positions_before
 from offsetkeeper.readers import Source, consume
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Limit = int | datetime | None
 
 
@@ -108,7 +110,19 @@ def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, 
     )
     ranges = [(r.topic, r.partition, r.start, r.end) for r in replay.ranges]
     for batch in consume.read(source, ranges, replay.topic_ids):
-        yield from (record for record in batch.to_pylist() if replay.wants(record["timestamp"]))
+        yield from _between(replay, batch).to_pylist()
+
+
+def _between(replay: Replay, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the wanted rows, before they become values of Python, which knows no years after 9999."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded on use
+    import pyarrow.compute as pc  # noqa: PLC0415 - loaded on use
+
+    for at, compare in ((replay.since, pc.greater_equal), (replay.before, pc.less)):
+        if at is not None:
+            times = batch.column("timestamp")
+            batch = batch.filter(compare(times, pa.scalar(at, times.type)))
+    return batch
 
 
 def wanted_rows(replay: Replay, frame: DataFrame) -> DataFrame:
@@ -126,5 +140,5 @@ def _offsets(
     if isinstance(limit, datetime):
         if limit.tzinfo is None:
             raise SettingsError(f"{limit} has no time zone: add one, such as +00:00")
-        return cluster.offsets_for_times(there, int(limit.timestamp() * 1000))
+        return cluster.offsets_for_times(there, -((_EPOCH - limit) // timedelta(milliseconds=1)))  # rounded up
     return default if limit is None else dict.fromkeys(there, limit)

@@ -84,12 +84,6 @@ class Replay:
         times = {name: at.isoformat() for name, at in (("since", self.since), ("before", self.before)) if at}
         return {"group": self.group, "records": self.size, "lost": self.lost, **times, "stretches": stretches}
 
-    def wants(self, at: datetime | None) -> bool:
-        """Whether a record with this time is wanted; without a time it is only wanted if no time is asked for."""
-        if at is None:
-            return self.since is None and self.before is None
-        return (self.since is None or at >= self.since) and (self.before is None or at < self.before)
-
 
 def make_replay(
     group: str, wanted: Iterable[OffsetRange], positions: Positions, bounds: Mapping[Any, Bounds]

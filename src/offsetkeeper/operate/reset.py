@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -12,7 +13,7 @@ from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition
-from offsetkeeper.errors import NotAllowed, Refused, SettingsError
+from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.reset_plan import (
@@ -27,8 +28,10 @@ from offsetkeeper.operate.reset_plan import (
     select,
     starts_since,
 )
+from offsetkeeper.operate.status import entries_to_read
 
-KEPT = 1000  # entries: stores keep this many, or fewer
+log = logging.getLogger(__name__)
+_KEPT = 1000  # entries: stores keep this many, or fewer
 _MARGIN = 20  # changes that a run may make between reading the ledger and reading its history
 Target = str | int | datetime | Mapping[TopicPartition, int]
 
@@ -37,6 +40,23 @@ class Shift(NamedTuple):
     """A target relative to the stored position, in offsets; negative moves back."""
 
     by: int
+
+
+def known_history(ledger: Ledger, least: int = 0) -> Sequence[Entry]:
+    """Return the history of a loaded ledger for the counts of a preview, newest first.
+
+    Args:
+        ledger: the group's ledger.
+        least: how many entries are needed for more than counts.
+
+    Raises:
+        CorruptStore: one of the entries that are needed is damaged. Without the others, fewer offsets are known.
+    """
+    try:
+        return ledger.history(max(least, entries_to_read(len(ledger.snapshot.positions))))
+    except CorruptStore as error:
+        log.warning("the numbers of the preview are by less of the history: %s", error)
+        return ledger.history(least) if least else ()
 
 
 def plan_reset(
@@ -187,7 +207,7 @@ def plan_undo(
     """
     found = ledger.load()
     positions = found.positions
-    for entry in ledger.history(KEPT):
+    for entry in ledger.history(_KEPT):
         if entry.version > found.version:
             continue  # newer than the loaded ledger: this plan will be refused as stale
         counted = bool(entry.counts) and not (partitions or topics)
@@ -205,7 +225,7 @@ def _plan_back(
 ) -> ResetPlan:
     """Return the plan that goes back to a version of the loaded ledger; 0 is before its first change."""
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
-    newest = ledger.history(max(KEPT, snapshot.version - version + 1 + _MARGIN))
+    newest = known_history(ledger, snapshot.version - version + 1 + _MARGIN)
     entries = [entry for entry in newest if entry.version <= snapshot.version]
     then = starts_since(entries, version) | positions_before(entries, now, version)
     chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")

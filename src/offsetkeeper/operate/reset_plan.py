@@ -24,7 +24,7 @@ from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.plain import plain
 from offsetkeeper.core.rules import drops
 from offsetkeeper.errors import Refused, SettingsError, Stale, listed
-from offsetkeeper.operate.audit import Ends, committed
+from offsetkeeper.operate.audit import NOTHING_READ, Read, what_was_read
 
 
 class Dropped(NamedTuple):
@@ -88,7 +88,7 @@ class Step:
         beginning, end: the offsets that Kafka holds of the partition.
         another: whether the stored position is of another topic with that name, or of another cluster. Nothing of this
             one was read then, whatever the old offset is.
-        done: offsets that the group has committed, as half-open ranges, as far as its history tells.
+        read: what the group has read of the partition.
     """
 
     topic_partition: TopicPartition
@@ -97,22 +97,18 @@ class Step:
     beginning: int
     end: int
     another: bool = False
-    done: Ends = ()
+    read: Read = NOTHING_READ
 
     @property
     def replayed(self) -> int:
         """Number of offsets that were committed and will be read again, an upper bound of records."""
-        return self._done(self.new.offset, self.end)
+        return self.read.between(self.new.offset, self.end)
 
     @property
     def skipped(self) -> int:
         """Number of offsets that Kafka holds, that the reset goes over, and that no batch has committed."""
         start = self.beginning if self.old is None or self.another else max(self.old, self.beginning)
-        return max(0, self.new.offset - start) - self._done(start, self.new.offset)
-
-    def _done(self, start: int, end: int) -> int:
-        """Return how many of these offsets were committed."""
-        return sum(max(0, min(to, end) - max(at, start)) for at, to in self.done)
+        return max(0, self.new.offset - start) - self.read.between(max(start, self.read.began), self.new.offset)
 
     @property
     def above_beginning(self) -> int:
@@ -316,8 +312,7 @@ def make_reset(
     """
     asked, targets = targets, _clipped(targets, bounds) if clip else targets
     check_within(targets, bounds)
-    known = sorted((each for each in history if each.version <= snapshot.version), key=lambda each: each.version)
-    done = committed(known, snapshot)
+    known = what_was_read(history, snapshot)
     steps, stays = [], []
     for tp, target in sorted(targets.items()):
         here, stored = bounds[tp], snapshot.positions.get(tp)
@@ -327,7 +322,7 @@ def make_reset(
             stays.append((tp, new.offset))
         else:
             another = stored is not None and is_another(stored, new)
-            read = () if stored is None or another else done[tp]
+            read = NOTHING_READ if stored is None or another else known[tp]
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, read))
     moved = {step.topic_partition: step.new for step in steps}
     others = {step.topic_partition.topic: step.new for step in steps if step.another}
@@ -559,5 +554,6 @@ def _load_step(raw: Mapping[str, Any]) -> Step:
     tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
     old = None if raw["old"] is None else check_offset(raw["old"])
     new = Position(check_offset(raw["new"]), raw["topic_id"], raw["cluster_id"])
-    done = tuple((check_offset(start), check_offset(end)) for start, end in raw["done"])
-    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]), done)
+    committed, began = raw["read"]
+    read = Read(tuple((check_offset(start), check_offset(end)) for start, end in committed), check_offset(began))
+    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]), read)

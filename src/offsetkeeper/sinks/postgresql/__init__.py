@@ -323,8 +323,9 @@ class Staging(NamedTuple):
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
         done = _done(attempts)
         count, keys = _COUNT.format(staging=self.name, done=done), self._key_counts(done)
+        held = 0
         if self._counts_keys and not self._changed:
-            connection.execute(_HELD.format(**self._parts(done)))
+            held = connection.execute(_HELD.format(**self._parts(done))).rowcount
         # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
         # All statements are one request.
         results = connection.execute(
@@ -336,7 +337,7 @@ class Staging(NamedTuple):
         results.nextset()
         for number in range(len(keys)):
             [(counted,)] = results.fetchall()
-            staged, inserted = (staged, max(inserted, counted)) if number else (counted, inserted)
+            staged, inserted = (staged, max(held + inserted, counted)) if number else (counted, inserted)
             results.nextset()
         if keys or self.target.mode == "append":
             check_inserted(self.target, staged, inserted)
