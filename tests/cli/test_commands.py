@@ -179,6 +179,11 @@ def test_what_a_reset_reads_again_and_skips_is_counted(desk: Desk) -> None:
     back, ahead = (desk.json("reset", "shop", "--topic", desk.topic, "--to-offset", "6"))["steps"][::-1]
     assert (back["replayed"], back["skipped"]) == (4, 0)
     assert (ahead["replayed"], ahead["skipped"]) == (0, 2)
+    desk.run("reset", "shop", "--topic", f"{desk.topic}:0", "--to-offset", "9", "--execute")
+    scope = ("shop", "--topic", f"{desk.topic}:0")
+    for words in (("undo", *scope), ("rewind", *scope, "--version", "4"), ("reset", *scope, "--to-offset", "3")):
+        [step] = desk.json(*words)["steps"]
+        assert (step["replayed"], step["skipped"]) == (1 if words[0] == "reset" else 0, 0), "4 to 9 was never read"
 
 
 def test_a_csv_goes_out_and_comes_back(desk: Desk) -> None:

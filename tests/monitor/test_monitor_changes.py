@@ -96,6 +96,13 @@ def test_a_reset_is_shown_first_and_done_by_its_digest(till: Till, body: dict[st
     assert entry.reason == "because; through serve, from 127.0.0.1"
 
 
+def test_a_preview_counts_by_the_history(till: Till) -> None:
+    """What was skipped has not been read."""
+    till.execute(till.preview(offsets=[[till.topic, 0, 8]])["digest"])
+    [step] = till.preview(offsets=[[till.topic, 0, 0]])["steps"]
+    assert (step["old"], step["replayed"]) == (8, 4)
+
+
 def test_the_scope_may_be_a_partition(till: Till) -> None:
     assert [step["partition"] for step in till.preview(to="earliest", partitions=[[till.topic, 1]])["steps"]] == [1]
     assert len(till.preview(to="earliest", topics=[till.topic])["steps"]) == 2
