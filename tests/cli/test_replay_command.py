@@ -130,9 +130,7 @@ def test_a_stretch_may_be_given_by_times(desk: Desk) -> None:
 def test_exactly_the_records_between_two_times_are_read_whatever_their_order(desk: Desk, spark: SparkSession) -> None:
     """The offset of the first record after them ended the range: what came later with an earlier time was left out."""
     producer = Producer({"bootstrap.servers": desk.server.bootstrap})
-    far = 1_700_000_000_000_000  # microseconds that a producer gave as milliseconds: the year 55840
-    times = (("late", desk.times[5]), ("too early", desk.times[2]), ("latest", desk.times[8] - 1), ("far", far))
-    for value, at in times:
+    for value, at in (("late", desk.times[5]), ("too early", desk.times[2]), ("latest", desk.times[8] - 1)):
         producer.produce(desk.topic, value, partition=1, timestamp=at)
     assert producer.flush(LIMIT_S) == 0
     bounds = ["--topic", f"{desk.topic}:1", "--from-datetime", iso(desk.times[3]), "--to-datetime", iso(desk.times[8])]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused
+from offsetkeeper.operate.replay import _between
 from offsetkeeper.operate.replay_plan import make_replay, record_fields
 
 A = TopicPartition("a", 0)
@@ -91,3 +94,15 @@ def test_a_record_is_told_without_loss() -> None:
         "value": "",
         "headers": [],
     }
+
+
+def test_a_record_of_a_time_that_python_does_not_know_is_left_out() -> None:
+    """A producer gave microseconds as milliseconds: the year 55840."""
+    start, end = (datetime(2026, 1, 31, hour, tzinfo=UTC) for hour in (12, 13))
+    times = [start, end - timedelta(microseconds=1), end, None]
+    at = [int(each.timestamp() * 1_000_000) if each else None for each in times]
+    column = pa.array([*at, 1_700_000_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_pydict({"offset": [*range(5)], "timestamp": column})
+    replay = replace(make_replay("g", [a(50, 60)], {}, FOUND), since=start, before=end)
+    assert [row["offset"] for row in _between(replay, batch).to_pylist()] == [0, 1]
+    assert _between(replace(replay, since=None, before=None), batch) is batch
