@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -94,7 +95,7 @@ def plan_undo(files: Files, backup: str = "") -> Edit:
     """
     found = read_checkpoint(files, may_be_new=True)
     if backup and backup not in (kept := files.backups()):
-        raise NotAllowed(f"{found.where} has no backup {backup!r}; its backups: {', '.join(kept[-_SHOWN:]) or 'none'}")
+        raise NotAllowed(f"{found.where} has no backup {backup!r}; its backups: {_newest(kept)}")
     if found.barrier:
         backup = _origin(files, found.barrier, backup)
     for name in [backup] if backup else files.backups()[::-1]:
@@ -213,15 +214,18 @@ def _carry_out(files: Files, edit: Edit) -> None:
 def _origin(files: Files, barrier: str, named: str) -> str:
     """Return the name of the backup that an interrupted change has made; the named one if the barrier tells none."""
     found = _BACKUP.search(files.read(barrier) or b"")
-    if found is None and named:
+    if found is not None:
+        return found[1].decode()
+    if named:
         return named
-    if found is None:
-        kept = ", ".join(files.backups()[-_SHOWN:]) or "none"
-        raise CorruptStore(
-            f"{files.address}, {barrier}, names no backup, and a change may be half done: undo it by --backup. The "
-            f"backups: {kept}"
-        )
-    return found[1].decode()
+    raise CorruptStore(
+        f"{files.address}, {barrier}, names no backup, and a change may be half done: undo it by --backup. The "
+        f"backups: {_newest(files.backups())}"
+    )
+
+
+def _newest(backups: Sequence[str]) -> str:
+    return ", ".join(backups[-_SHOWN:]) or "none"
 
 
 def _record(files: Files, name: str) -> dict[str, Any] | None:
@@ -231,17 +235,19 @@ def _record(files: Files, name: str) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = dict(load_json(content))
         _check_record(record)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         where = f"{files.backup(name).address}, {RECORD},"
         raise CorruptStore(f"{where} is damaged: {reason(error)}. Nothing was changed: use another backup") from None
     return record
 
 
 def _check_record(record: dict[str, Any]) -> None:
-    for word in (record["action"], record["before"], record["after"], *record["deletes"]):
-        word.encode()
+    if not all(isinstance(record[name], str) for name in ("action", "before", "after")):
+        raise TypeError("it has a number where a text belongs")
+    if not all(isinstance(name, str) for name in record["deletes"]):
+        raise TypeError("a name of a file is a number")
     if not all(map(_STATE.fullmatch, record["restores"])):
-        raise ValueError("it names a file that is no state")
+        raise ValueError("it names a file that does not belong to the state")
 
 
 def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s: float) -> None:

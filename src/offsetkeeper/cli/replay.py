@@ -93,8 +93,9 @@ def replay(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         if version is None:
-            scope: dict[str, Any] = {"partitions": partitions, "topics": topics, "ordered": ordered}
-            made = plan_replay(ledger, cluster, start=start, end=end, **scope)
+            made = plan_replay(
+                ledger, cluster, start=start, end=end, partitions=partitions, topics=topics, ordered=ordered
+            )
         else:
             made = plan_replay_of(ledger, cluster, version)
         if not (output or process):

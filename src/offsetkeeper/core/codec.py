@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from offsetkeeper.core.batch import Batch, Program, QueryBatch, check_query
@@ -313,11 +314,9 @@ def _grouped(positions: Positions, value: Callable[[Position], str | None]) -> _
 
 def _ungrouped(positions: Positions, raw: _Groups) -> dict[TopicPartition, str]:
     """Return the value of each partition that has one."""
-    known: dict[str, Any] = {name: there for name, there in raw.items() if there != _ALL}
-    _check_most([spans for there in known.values() for spans in _spans_of(there)])
-    return {
-        tp: _text(name) for name, there in raw.items() for tp in (_named(known[name]) if name in known else positions)
-    }
+    spans = {name: _spans_of(there) for name, there in raw.items() if there != _ALL}
+    _check_most(chain.from_iterable(spans.values()))
+    return {tp: _text(name) for name in raw for tp in (_all_of(spans[name]) if name in spans else positions)}
 
 
 def _in_clusters(positions: Positions, raw: _Groups) -> Positions:
@@ -356,11 +355,15 @@ def _named(holds: Any) -> Iterator[TopicPartition]:
     """Return the partitions that the output of `_holds` names."""
     spans = _spans_of(holds)
     _check_most(spans)
-    return (TopicPartition(topic, number) for topic, numbers in spans for number in numbers)
+    return _all_of(spans)
 
 
 def _spans_of(holds: Any) -> list[tuple[str, range]]:
     return [(_text(topic), _span(span)) for topic, texts in holds.items() for span in _text(texts).split(",")]
+
+
+def _all_of(spans: Iterable[tuple[str, range]]) -> Iterator[TopicPartition]:
+    return (TopicPartition(topic, number) for topic, numbers in spans for number in numbers)
 
 
 def _check_most(spans: Iterable[tuple[str, range]]) -> None:

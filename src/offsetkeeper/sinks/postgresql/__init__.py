@@ -323,9 +323,7 @@ class Staging(NamedTuple):
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
         done = _done(attempts)
         count, keys = _COUNT.format(staging=self.name, done=done), self._key_counts(done)
-        held = 0
-        if self._counts_keys and not self._changed:
-            held = connection.execute(_HELD.format(**self._parts(done))).rowcount
+        held = connection.execute(_HELD.format(**self._parts(done))).rowcount if len(keys) > 1 else 0
         # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
         # All statements are one request.
         results = connection.execute(
@@ -335,9 +333,12 @@ class Staging(NamedTuple):
         results.nextset()
         check_attempts(self.target, attempts, dict(results.fetchall()))
         results.nextset()
-        for number in range(len(keys)):
-            [(counted,)] = results.fetchall()
-            staged, inserted = (staged, max(held + inserted, counted)) if number else (counted, inserted)
+        if keys:
+            [(staged,)] = results.fetchall()
+            results.nextset()
+        if len(keys) > 1:
+            [(found,)] = results.fetchall()
+            inserted = max(held + inserted, found)
             results.nextset()
         if keys or self.target.mode == "append":
             check_inserted(self.target, staged, inserted)
@@ -384,10 +385,11 @@ class Staging(NamedTuple):
         The first counts the keys, which are as many as the rows that are written. With no column but the key, rows that
         are there are not written again: a second query counts the keys that the table has afterwards.
         """
-        if not self._counts_keys:
+        if self.target.mode != "upsert" or not self.relation.triggers or self.target.fewer_rows:
             return []
         keys = _KEYS.format(key=_listed(self._key), staging=self.name, done=done)
-        return [keys] if self._changed else [keys, _FOUND.format(**self._parts(done))]
+        changes = changed(self.target, self._places)
+        return [keys] if changes else [keys, _FOUND.format(**self._parts(done))]
 
     def _parts(self, done: sql.Composable) -> dict[str, sql.Composable]:
         """Return the parts of a query that compares the keys that were staged with those of the table."""
@@ -402,16 +404,6 @@ class Staging(NamedTuple):
         table = sql.Identifier(self.relation.schema, self.relation.name)
         parts = {"key": _listed(self._key), "staging": self.name, "done": done, "table": table}
         return {**parts, "names": _listed(names), "same": same}
-
-    @property
-    def _counts_keys(self) -> bool:
-        """Whether a trigger may leave out a row of an upsert: how many rows it writes is known from the keys alone."""
-        return self.target.mode == "upsert" and self.relation.triggers and not self.target.fewer_rows
-
-    @property
-    def _changed(self) -> bool:
-        """Whether an upsert changes anything in rows that are there."""
-        return bool(changed(self.target, self._places))
 
 
 def drop(connection: Connection, staging: sql.Identifier) -> None:

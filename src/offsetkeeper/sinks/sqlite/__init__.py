@@ -100,9 +100,8 @@ class SQLiteTable:
         def finish(connection: Any) -> None:
             inserted = self._finish(connection, statement, staged.rows(places, order))
             count = staged.count()
-            if (
-                inserted < count and statement.endswith(_NOTHING) and not self._target.fewer_rows
-            ):  # rows that are there are not written again
+            # With no column but the key, rows that are there are not written again.
+            if inserted < count and statement.endswith(_NOTHING) and not self._target.fewer_rows:
                 keys = staged.rows([names.index(name) for name in self._target.key], [])
                 inserted = max(inserted, self._found(connection, keys, collations))
             check_inserted(self._target, count, inserted)

@@ -15,7 +15,7 @@ from offsetkeeper.testing.simulator.scenarios import scenarios
 from offsetkeeper.testing.simulator.world import Scenario
 
 _BOUNDS = ((1, 0), (2, 0), (0, 1), (3, 0), (1, 1))  # preemptions and faults, the quick ones first
-_SHORT = 3  # actors and events
+_OWNERS = 2  # of a scenario that can be exhausted
 _CHUNK_S = 5.0
 _CHUNK = 10_000  # histories
 
@@ -106,7 +106,7 @@ def _wander(chosen: Sequence[Scenario], seed: int, histories: int) -> tuple[Tall
 
 def _short(chosen: Sequence[Scenario]) -> list[Scenario]:
     """Return those that are short enough to be exhausted: two owners, and at most one event."""
-    return [each for each in chosen if len(each.actors) + len(each.events) <= _SHORT and len(each.actors) < _SHORT]
+    return [each for each in chosen if len(each.actors) == _OWNERS and len(each.events) <= 1]
 
 
 def _exhaust(chosen: Sequence[Scenario], preemptions: int, faults: int) -> tuple[Tally, Failure | None]:

@@ -401,7 +401,7 @@ _POISONED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def core() -> list[Scenario]:
-    """Return the scenarios that every search begins with: each guarantee and kind of output, two owners, no events."""
+    """Return the scenarios of two owners without events: each guarantee and kind of output."""
     return _with_kinds(_CORE, _KINDS) + _with_kinds({"": {"actors": TWO}}, {**_SLOTTED_KINDS, **_POISONED_KINDS})
 
 
