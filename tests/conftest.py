@@ -9,6 +9,7 @@ archives.use()
 pytest_plugins = [
     "fixtures.spread",
     "fixtures.tiers",
+    "fixtures.crashes",
     "fixtures.servers",
     "fixtures.guarded",
     "fixtures.certificates",
