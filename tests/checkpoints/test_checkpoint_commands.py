@@ -16,7 +16,8 @@ from checkpoints.written import content, offsets, put, write
 from offsetkeeper import open_store
 from offsetkeeper.checkpoint import LocalFiles, read_checkpoint
 from offsetkeeper.cli.main import app
-from offsetkeeper.core.offsets import TopicPartition
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -118,6 +119,19 @@ def test_a_checkpoint_goes_into_a_store_and_comes_out_of_it(files: LocalFiles, t
     assert content(new) == {}
     run("seed", "new", "--store", store, "--group", "shop", "--topic", "orders:1", "--execute")
     assert content(new) == {"sources/0/0": b'\0v1\n{"orders":{"1":40}}'}
+    ledger = Ledger(open_store(store), "shop")
+    ledger.load()
+    ledger.acquire()
+    ledger.begin(ledger.batch([OffsetRange("orders", 0, 40, 50)]), lands_in=["table"])
+    seed = ("seed", "held", "--store", store, "--group", "shop", "--execute")
+    assert "group 'shop' is held by" in str(run(*seed, ok=False).exception)
+    ledger.release()
+    assert "was begun and not committed, and outputs may have its records" in str(run(*seed, ok=False).exception)
+    ledger.rewind({TopicPartition("orders", 0): Position(0)}, "the batch is dropped")
+    told = str(run(*seed, ok=False).exception)
+    assert "orders 0 40 50" in told
+    assert not content(LocalFiles(tmp_path / "held"))
+    run(*seed, "--force")
     Path("offsets.csv").write_text("orders,0,7\n")
     run("seed", "named", "--from-file", "offsets.csv", "--source", "a", "--execute")
     assert content(LocalFiles(tmp_path / "named")) == {"sources/a/0": b'\0v1\n{"orders":{"0":7}}'}

@@ -20,6 +20,7 @@ from offsetkeeper import Policies, Position, Progress, TopicPartition
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import Landed
 from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkMismatch, StartRefused
+from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.sinks import Outputs
 
 NewTopic = Callable[..., str]
@@ -112,6 +113,31 @@ def test_a_reset_leaves_open_what_became_of_a_batch_and_the_next_start_tells(
     assert output.counted() == (Counter(ALL) + again if landed else again)
     [told] = [entry for entry in lab.history() if entry.event == "settle"]
     assert told.reason == ("the output has it" if landed else "the output does not have it")
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_what_a_reset_does_not_move_of_a_batch_that_landed_comes_once(
+    lab: Lab,
+    name: str,
+    output: Marked,
+    undone: bool,  # noqa: FBT001 - one of two cases
+) -> None:
+    """The reset skips partition 1, which the output has too. With its undo, partition 1 is the operator's word."""
+    output.after = dies
+    with pytest.raises(Died):
+        run(lab, name, output)
+    moved = TopicPartition(name, 1)
+    with lab.ledger() as ledger:
+        ledger.rewind({moved: Position(2)}, "skip", force=True)
+        if undone:
+            ledger.rewind({moved: Position(0)}, "undo")
+    run(lab, name, Marked(output.path))
+    again = {(1, offset): 1 for offset in (0, 1)} if undone else {}
+    assert output.counted() == Counter(ALL) + Counter(again)
+    findings = audit(lab.history(), lab.snapshot())
+    assert [(each.kind, each.topic_partition, each.start, each.end) for each in findings] == (
+        [(Kind.OVERLAP, moved, 0, 2)] if undone else []
+    )
 
 
 def test_a_reset_of_another_topic_leaves_a_batch_that_landed_to_be_committed(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, Move, Snapshot
+from offsetkeeper.core.model import Entry, Having, Move, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.operate.audit import Discrepancy, Kind, audit, up_to
 from offsetkeeper.stores.memory import MemoryStore
@@ -120,6 +120,44 @@ def test_a_batch_begun_and_abandoned_moved_nothing(ledger: Ledger) -> None:
     ledger.begin(ledger.batch([OffsetRange(*A, 20, 30)]))
     ledger.abandon("other ranges")
     assert found(ledger) == []
+
+
+def drop(ledger: Ledger, to: dict[TopicPartition, Position], having: Having) -> list[str]:
+    """Drop a batch that outputs have by a reset, settle it, read on; return the findings."""
+    ledger.begin(ledger.batch([OffsetRange(*A, 20, 30), OffsetRange(*B, 6, 9)]), lands_in=["table"])
+    ledger.rewind(to, "reset")
+    ledger.acquire()
+    ledger.settle("told", {"table": ""}, having)
+    at = ledger.snapshot.positions
+    ranges = [OffsetRange(*tp, at[tp].offset, end) for tp, end in ((A, 30), (B, 9)) if at[tp].offset < end]
+    if ranges:
+        ledger.commit(ledger.batch(ranges))
+    return [str(each).partition(":")[0] for each in found(ledger)]
+
+
+def test_what_all_outputs_have_of_a_dropped_batch_is_no_gap_and_comes_again_where_it_is_read_again(
+    ledger: Ledger,
+) -> None:
+    assert drop(ledger, {B: Position(9)}, Having.ALL) == []
+    assert ledger.snapshot.positions == {A: Position(30), B: Position(9)}
+
+
+def test_what_is_read_again_of_a_dropped_batch_is_an_overlap(ledger: Ledger) -> None:
+    assert drop(ledger, {B: Position(7)}, Having.ALL) == ["overlap b 1 7 9"]
+
+
+def test_what_some_outputs_have_of_a_dropped_batch_is_an_overlap_or_a_gap(ledger: Ledger) -> None:
+    assert drop(ledger, {B: Position(8)}, Having.SOME) == ["gap b 1 6 8", "overlap a 0 20 30", "overlap b 1 8 9"]
+
+
+def test_what_no_output_has_of_a_dropped_batch_is_read_once(ledger: Ledger) -> None:
+    assert drop(ledger, {B: Position(9)}, Having.NONE) == ["gap b 1 6 9"]
+
+
+def test_what_outputs_have_of_an_abandoned_batch_comes_again(ledger: Ledger) -> None:
+    ledger.begin(ledger.batch([OffsetRange(*A, 20, 30)]))
+    ledger.abandon("table has it", having=Having.SOME)
+    assert [str(each) for each in found(ledger)] == ["overlap a 0 20 30: abandon by host:1: table has it (version 6)"]
 
 
 def test_a_finding_goes_to_json() -> None:

@@ -274,7 +274,7 @@ def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:
     assert plan.notes == [
         f"batch {pending.id} was begun and not committed: it is dropped, and undo does not restore it",
         "these records of that batch are read again, and may come twice into outputs that have it: a 0 40 60",
-        "output table already has that batch, and gets its records again",
+        "output table already has that batch",
         "an output without a mark may have that batch, and cannot be asked",
         BACK,
     ]

@@ -66,7 +66,9 @@ def test_an_older_release_gets_its_rows() -> None:
     assert in_format(LEDGER, 3).positions == ROWS
     assert as_rows(as_rows(LEDGER)) == as_rows(LEDGER)
     unsettled = replace(LEDGER, pending=None, unsettled=BATCH)
-    assert read_control(control_fields(in_format(unsettled, 3)), "g", 9, ROWS, "here") == unsettled
+    found = read_control(control_fields(in_format(unsettled, 3)), "g", 9, ROWS, "here")
+    every = tuple(sorted({r.topic_partition for r in BATCH.ranges}))
+    assert found == replace(unsettled, unsettled=replace(BATCH, moved=every))  # that release does not say what moved
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,11 @@ def test_a_plan_comes_back_from_its_file() -> None:
         Dropped("g/token/2", ("table",), (), (OffsetRange(*A, 50, 60),)),
     )
     assert load_plan(plan.dump(), "here") == plan
+    landing = replace(pending, ranges=(*pending.ranges, OffsetRange(*B, 5, 6)), lands_in=("table",))
+    partly = make_reset(replace(SNAPSHOT, pending=landing), "memory://s", {A: Position(20)}, FOUND)
+    assert partly.drops == Dropped("g/token/2", ("table",), ("table",), landing.ranges[:1], landing.ranges[1:])
+    assert "Otherwise they are read again, and come twice into outputs that have it: b 0 5 6" in " ".join(partly.notes)
+    assert load_plan(partly.dump(), "here") == partly
     still = make_reset(SNAPSHOT, "memory://s", {A: Position(50)}, FOUND)
     assert still.stays == ((A, 50),)
     assert load_plan(still.dump(), "here") == still
@@ -136,7 +141,7 @@ def test_a_plan_comes_back_from_its_file() -> None:
         lambda raw: raw["steps"].pop(),
         lambda raw: raw["steps"][0].update(new=21),
         lambda raw: raw["steps"][0].update(topic_id=None),
-        lambda raw: raw.update(drops={"batch": "g/1/2", "written": [], "lands_in": [], "again": []}),
+        lambda raw: raw.update(drops={"batch": "g/1/2", "written": [], "lands_in": [], "again": [], "stays": []}),
         lambda raw: raw.update(digest="0" * 64),
     ],
     ids=["group", "version", "a step less", "an offset", "a topic id", "what is dropped", "the digest"],
@@ -222,7 +227,11 @@ def test_a_batch_that_is_dropped_is_told_with_all_that_comes_again_also_where_no
     before = replace(SNAPSHOT, positions={A: Position(50), D: Position(5)}, pending=batch)
     plan = make_reset(before, "memory://s", {A: Position(60)}, {**FOUND, A: Bounds(0, 60)})
     assert plan.drops is not None
-    assert plan.drops.again == (OffsetRange(*D, 5, 9),)
+    assert (plan.drops.again, plan.drops.stays) == ((), (OffsetRange(*D, 5, 9),))
+    assert "are read again, and come twice into outputs that have it: d 0 5 9" in "\n".join(plan.notes)
+    plan = make_reset(replace(before, pending=replace(batch, lands_in=())), "memory://s", {A: Position(60)}, FOUND)
+    assert plan.drops is not None
+    assert (plan.drops.again, plan.drops.stays) == ((OffsetRange(*D, 5, 9),), ())
     assert "read again, and may come twice into outputs that have it: d 0 5 9" in "\n".join(plan.notes)
 
 

@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.batch import Batch, QueryBatch
-from offsetkeeper.core.model import MAX_ADOPTED, MAX_SEQUENCE, Count, Entry, Landed, Move, Owner, Snapshot
+from offsetkeeper.core.model import MAX_ADOPTED, MAX_SEQUENCE, Count, Entry, Having, Landed, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.core.rules import (
     Abandon,
@@ -431,9 +432,10 @@ def test_a_batch_that_is_rewound_stays_unsettled_and_nothing_is_begun_before_it_
     """It may still land in outputs that keep marks, and whoever rewinds cannot ask them."""
     free = replace(ledger(Holder.FREE, pending=True), pending=LANDING)
     rewound = decide(free, Rewind({A: Position(2)}), AUTHOR).after
-    assert (rewound.pending, rewound.unsettled) == (None, LANDING)
-    again = decide(rewound, Rewind({A: Position(3)}), AUTHOR).after
-    assert again.unsettled == LANDING
+    moved_ = replace(LANDING, moved=(A,))
+    assert (rewound.pending, rewound.unsettled) == (None, moved_)
+    again = decide(rewound, Rewind({A: Position(3), UNKNOWN: Position(0)}), AUTHOR).after
+    assert again.unsettled == moved_
     mine = replace(again, owner=ME)
     to = (OffsetRange("t", 0, 3, 15),)
     assert "is unsettled" in refused(mine, Begin(to), NotAllowed)
@@ -443,6 +445,28 @@ def test_a_batch_that_is_rewound_stays_unsettled_and_nothing_is_begun_before_it_
     assert (settled.entry.token, settled.entry.ranges) == ("earlier", RANGES)
     assert decide(settled.after, Begin(to), AUTHOR).after.sequence == 8
     assert "no batch is unsettled" in refused(settled.after, Settle(), NotAllowed)
+
+
+@pytest.mark.parametrize("having", Having)
+def test_a_dropped_batch_that_all_outputs_have_is_done_where_no_reset_moved_it(having: Having) -> None:
+    """Partition A is moved away and back to the start of the batch: there the operator's word counts."""
+    ledger_ = replace(ledger(Holder.FREE, pending=True), pending=LANDING)
+    for offset in (2, 10):
+        ledger_ = decide(ledger_, Rewind({A: Position(offset, "new")}), AUTHOR).after
+    settled = decide(replace(ledger_, owner=ME), Settle(having=having), AUTHOR)
+    move = {B: Move(POSITIONS[B], Position(21, "id"))} if having is Having.ALL else {}
+    assert (settled.moves, settled.entry.moves, settled.entry.having) == (move, move, having)
+    assert settled.after.positions == {**POSITIONS, A: Position(10, "new")} | {tp: m.after for tp, m in move.items()}
+
+
+def test_what_is_left_of_a_dropped_batch_is_done_range_by_range_and_never_where_it_stands_elsewhere() -> None:
+    """One partition may have several ranges; and another program may have edited a position."""
+    ranges = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 0, 15, 18), OffsetRange("t", 1, 21, 22))
+    mine = replace(MINE, unsettled=replace(LANDING, ranges=ranges))
+    settled = decide(mine, Settle(having=Having.ALL), AUTHOR)
+    assert settled.moves == {A: Move(POSITIONS[A], Position(18, "id"))}
+    query = replace(LANDING, query=QueryBatch(str(UUID(int=1)), 3))
+    assert decide(replace(mine, unsettled=query), Settle(having=Having.ALL), AUTHOR).moves == {}
 
 
 def test_a_commit_notes_the_batch_for_each_output_that_keeps_a_mark() -> None:

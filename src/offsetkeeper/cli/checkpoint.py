@@ -36,7 +36,7 @@ from offsetkeeper.cli.targets import (
 from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.errors import Refused, SettingsError
+from offsetkeeper.errors import Refused, SettingsError, listed
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_plan import select
 
@@ -136,7 +136,7 @@ def diff(
         rows: list[tuple[object, ...]] = [(*each.topic_partition, *each[1:]) for each in held]
         dicts, differ = [each.as_dict() for each in held], any(each.bad for each in held)
     else:
-        right = _of_place(context, against) if against else _of_group(store, group)
+        right = _of_place(context, against) if against else _of_group(store, group, force=True)
         found = checkpoint.differences(left, right)
         columns = ("topic", "partition", "checkpoint", "other", "ahead")
         rows = [(*each.topic_partition, each.left, each.right, each.ahead) for each in found]
@@ -196,7 +196,14 @@ def seed(
     ] = "0",
     execute: Execute = False,
     dry_run: DryRun = False,
-    force: Force = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Change the checkpoint even if a query may be running on it; and take the positions of a group that a "
+            "run holds, or that has a batch under way.",
+        ),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a checkpoint so that a new query on Spark's Kafka source starts at the positions of a group in a store.
@@ -206,7 +213,9 @@ def seed(
     check_execute(execute=execute, dry_run=dry_run)
     if from_file is None and not group:
         raise SettingsError("give --group and --store, or --from-file")
-    offsets = _of_group(store, group) if from_file is None else read_csv(from_file, group, grouped=bool(group))
+    offsets = (
+        _of_group(store, group, force=force) if from_file is None else read_csv(from_file, group, grouped=bool(group))
+    )
     chosen = select(offsets, *parse_scope(topic or []), "the offsets given")
     offsets = {tp: offsets[tp] for tp in chosen}
     files = _open(context, place)
@@ -419,14 +428,36 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _of_group(store: str, group: str) -> dict[TopicPartition, int]:
+def _of_group(store: str, group: str, *, force: bool) -> dict[TopicPartition, int]:
     if not group:
         raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.settings(store)) as opened:
-        positions = opened.load(group).positions
-    if not positions:
+        found = opened.load(group)
+    if not found.positions:
         raise Refused(f"the store has no positions of group {group!r}")
-    return {tp: at.offset for tp, at in positions.items()}
+    if not force:
+        _check_rests(found)
+    return {tp: at.offset for tp, at in found.positions.items()}
+
+
+def _check_rests(found: Snapshot) -> None:
+    """Refuse a group whose positions are not where a new query can go on.
+
+    Raises:
+        Refused: a run holds the group, or outputs may have records after its positions.
+    """
+    if found.owner is not None:
+        raise Refused(
+            f"group {found.group!r} is held by {found.owner.name or found.owner.id}, which may read on: stop that run "
+            "first. If it is dead, --force takes the positions as they are"
+        )
+    batch = found.pending or found.unsettled
+    if batch is not None:
+        raise Refused(
+            f"batch {batch.id} was begun and not committed, and outputs may have its records: the new query would read "
+            f"them again:\n  {listed(batch.ranges)}\nStart the program of the group once with until='caught_up', which "
+            "settles the batch. --force takes the positions as they are"
+        )
 
 
 def _of_place(context: typer.Context, place: str) -> dict[TopicPartition, int]:

@@ -83,6 +83,7 @@ class Batch:
         lands_in: names of the outputs that keep their own mark and may have the batch; see `core.mark`.
         program: the program that began it; None if it is not begun, or a release that did not keep it began it.
         query: the number that a query with state gives it; None if it is of no such query.
+        moved: the partitions that resets have moved since one of them dropped it, sorted.
     """
 
     group: str
@@ -94,6 +95,7 @@ class Batch:
     lands_in: tuple[str, ...] = ()
     program: Program | None = field(default=None, compare=False)
     query: QueryBatch | None = None
+    moved: tuple[TopicPartition, ...] = ()
 
     @property
     def kind(self) -> Kind:
@@ -115,6 +117,11 @@ class Batch:
     def size(self) -> int:
         """Number of offsets, the upper bound of the number of records."""
         return sum(r.size for r in self.ranges)
+
+    @property
+    def unmoved(self) -> tuple[OffsetRange, ...]:
+        """The ranges of a dropped batch that count as done if all outputs have it; none in a batch of a query."""
+        return () if self.query is not None else tuple(r for r in self.ranges if r.topic_partition not in self.moved)
 
     def lines(self) -> str:
         """The ranges as text, one line `topic partition start end` each."""

@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from offsetkeeper.core.batch import Batch, Program, QueryBatch, check_query
-from offsetkeeper.core.model import Count, Counts, Cuts, Entry, Landed, Move, Owner, Snapshot
+from offsetkeeper.core.model import Count, Counts, Cuts, Entry, Having, Landed, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import (
     NO_POSITIONS,
     OffsetRange,
@@ -66,6 +67,8 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "landed": {name: [*landed] for name, landed in snapshot.landed.items()},
         "unsettled": None if unsettled is None else {**_pending(unsettled), "sequence": unsettled.sequence},
     }
+    if unsettled is not None and fields["format"] >= _FORMAT_OF_TARGETS:
+        fields["unsettled"]["moved"] = [[*tp] for tp in unsettled.moved]
     if fields["format"] < _FORMAT_OF_TARGETS:
         return {**fields, "landed": {name: found.sequence for name, found in snapshot.landed.items()}}
     return {
@@ -135,7 +138,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             pending=pending,
             change_id=_text(raw["change_id"]),
             landed=_load_landed(raw, pending),
-            unsettled=_load_unsettled(raw.get("unsettled"), group),
+            unsettled=_load_unsettled(raw, group),
             missing=missing,
             given=_text(raw.get("given", "")),
         )
@@ -164,6 +167,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         "moves": [[*tp, _stored(move.before), _stored(move.after)] for tp, move in entry.moves.items()],
         **({"counts": {query: [*count] for query, count in entry.counts.items()}} if entry.counts else {}),
         **({"cuts": [[*tp, at] for tp, at in entry.cuts.items()]} if entry.cuts else {}),
+        **({"having": entry.having} if entry.having else {}),
     }
 
 
@@ -221,6 +225,7 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             moves=moves,
             counts=_load_counts(raw["counts"]) if "counts" in raw else counts,
             cuts=_load_cuts(raw.get("cuts", [])),
+            having=Having(raw.get("having", "")),
         )
     except GARBAGE as error:
         raise _no_entry(where, error) from None
@@ -452,8 +457,15 @@ def _landed(found: Any) -> Landed:
     return Landed(_natural(sequence), _text(target))
 
 
-def _load_unsettled(raw: dict[str, Any] | None, group: str) -> Batch | None:
-    return None if raw is None else _load_pending(raw, group, _natural(raw["sequence"]))
+def _load_unsettled(raw: dict[str, Any], group: str) -> Batch | None:
+    """Return the unsettled batch. Before format 4 it is not known which of its partitions were moved: it may be all."""
+    found = raw.get("unsettled")
+    batch = None if found is None else _load_pending(found, group, _natural(found["sequence"]))
+    if found is None or batch is None:
+        return None
+    every = [r.topic_partition for r in batch.ranges]
+    moved = [check_partition(TopicPartition(*pair)) for pair in found["moved"]] if "moved" in found else every
+    return replace(batch, moved=tuple(sorted({*moved})))
 
 
 def _names(raw: dict[str, Any], key: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from offsetkeeper.core import environment, rules
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Program, Queries, QueryBatch
-from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Owner, Snapshot, check_group, latest
+from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Having, Owner, Snapshot, check_group, latest
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, topics_of
 from offsetkeeper.core.outside import whole_text
 from offsetkeeper.core.retry import retry
@@ -307,21 +307,21 @@ class Ledger:
             raise
         self._done(change)
 
-    def abandon(self, reason: str, targets: rules.Targets = rules.NO_TARGETS) -> None:
-        """Drop the pending batch, so that other ranges can be read; `targets` as in `rules.Abandon`.
+    def abandon(self, reason: str, targets: rules.Targets = rules.NO_TARGETS, having: Having = Having.NONE) -> None:
+        """Drop the pending batch, so that other ranges can be read; see `rules.Abandon`.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
-        self._apply(rules.Abandon(targets), reason)
+        self._apply(rules.Abandon(targets, having), reason)
 
-    def settle(self, reason: str, targets: rules.Targets = rules.NO_TARGETS) -> None:
-        """Record the outcome of the batch that a reset has dropped, and that can no longer land; `targets` as there.
+    def settle(self, reason: str, targets: rules.Targets = rules.NO_TARGETS, having: Having = Having.NONE) -> None:
+        """Record the outcome of the batch that a reset has dropped, and that can no longer land; see `rules.Settle`.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
-        self._apply(rules.Settle(targets), reason)
+        self._apply(rules.Settle(targets, having), reason)
 
     def adopt(self, output: str, sequence: int, reason: str, *, force: bool = False) -> None:
         """Accept the mark of an output as it is, for an operator, based on the last loaded ledger.

@@ -55,7 +55,7 @@ from typing import NamedTuple
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch, Kind, Program
 from offsetkeeper.core.mark import Landing, named
-from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.model import Guarantee, Having
 from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused, listed
@@ -137,6 +137,11 @@ class Situation:
         """The outputs that have the batch, or a part of it."""
         known = {*self.batch.written, *(name for name, each in self.landings.items() if each in _HAVING)}
         return [name for name in self._outputs if name in known]
+
+    @property
+    def held(self) -> Having:
+        """Which outputs have the batch, or a part of it, as far as that is known."""
+        return Having.ALL if self.had else Having.SOME if self.having else Having.NONE
 
     @property
     def losses(self) -> list[str]:

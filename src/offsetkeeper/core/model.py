@@ -28,6 +28,15 @@ class Guarantee(StrEnum):
     """Output and offsets are one transaction; or the output is idempotent, and the offsets follow it."""
 
 
+class Having(StrEnum):
+    """Which outputs have a batch that was dropped, or a part of it."""
+
+    NONE = ""
+    """None, as far as it is known."""
+    SOME = "some"
+    ALL = "all"
+
+
 class Owner(NamedTuple):
     """The run that may commit for a group.
 
@@ -137,10 +146,12 @@ class Entry:
         token: token of the batch that was begun, marked, committed, abandoned or settled; its id is
             `group/token/sequence`.
         ranges: ranges of the batch that was begun, committed, abandoned or settled.
-        moves: positions set by place and rewind. Those of a commit follow from its ranges and are left out.
+        moves: positions set by place and rewind, and by a settle. Those of a commit follow from its ranges and are left
+            out.
         counts: the steps of queries with state, by the query's id, also those of a commit.
         cuts: the offset at which the log of a partition was cut before its old position, for the moves that this
             caused; -1 if the offset is unknown. See `Bounds.common`.
+        having: which outputs have the batch that was abandoned or settled. Entries of older releases do not say it.
     """
 
     version: int
@@ -157,6 +168,7 @@ class Entry:
     moves: Moves = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
     cuts: Cuts = field(default_factory=dict)
+    having: Having = Having.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.codec import FORMAT
-from offsetkeeper.core.model import Entry, Landed, Move, Snapshot
+from offsetkeeper.core.model import Entry, Having, Landed, Move, Snapshot
 from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.query_rows import join_moves, join_positions, join_ranges
 from offsetkeeper.errors import Refused, SettingsError, listed
@@ -62,6 +62,7 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
     """Return a history entry as a release of that format reads it."""
     if number == FORMAT:
         return entry
+    entry = replace(entry, having=Having.NONE)
     moves = {tp: Move(move.before and _older(move.before), _older(move.after)) for tp, move in entry.moves.items()}
     if entry.event != "commit":
         return replace(entry, moves=join_moves(moves, entry.counts), counts={}, cuts={})

@@ -23,7 +23,8 @@ and only ten events change it. Each cell of the table says what the event does i
 
 A rewind that moves no partition of the pending batch leaves it pending: the next run finishes it, and no record comes
 twice. Otherwise the rewind drops the batch: see `drops`. A dropped batch may still be on its way into outputs that keep
-marks. It stays in the ledger as unsettled, and no batch is begun or committed before the next run has settled it.
+marks. It stays in the ledger as unsettled, and no batch is begun or committed before the next run has settled it. If
+all outputs turn out to have it, its records count as done in the partitions that no rewind has moved.
 
 A pair that is not in the table raises an error and changes nothing. The function of each event checks the rest.
 A batch gets the token of the owner that begins it, and keeps it. Each acquire makes a new token, so no two batches have
@@ -47,6 +48,7 @@ from offsetkeeper.core.model import (
     Counts,
     Cuts,
     Entry,
+    Having,
     Landed,
     Move,
     Moves,
@@ -130,16 +132,22 @@ class Abandon:
     """Drop the pending batch; its sequence is never used again.
 
     `targets` has each output whose mark now says that the batch can no longer land, with the identity of its target.
+    `having` says which outputs have the batch.
     """
 
     targets: Targets = field(default_factory=lambda: NO_TARGETS)
+    having: Having = Having.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Record that the unsettled batch can no longer land; `targets` as in `Abandon`."""
+    """Record that the unsettled batch can no longer land; `targets` and `having` as in `Abandon`.
+
+    If all outputs have it, its ranges in partitions that no rewind has moved are processed.
+    """
 
     targets: Targets = field(default_factory=lambda: NO_TARGETS)
+    having: Having = Having.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +201,7 @@ class _Outcome:
     ranges: tuple[OffsetRange, ...] = ()
     token: str = ""
     cuts: Cuts = field(default_factory=dict)
+    having: Having = Having.NONE
 
 
 def state_of(snapshot: Snapshot, owner_id: str) -> tuple[Holder, bool]:
@@ -241,6 +250,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         moves={} if isinstance(event, Commit) else outcome.moves,
         counts=outcome.counts,
         cuts=outcome.cuts,
+        having=outcome.having,
     )
     return Change(before=snapshot, after=after, moves=outcome.moves, entry=entry)
 
@@ -343,9 +353,11 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
     outcome = _move(snapshot, event.positions, event.queries)
+    after = outcome.after
     if snapshot.pending is not None and drops(snapshot.pending, outcome.moves):
-        outcome = replace(outcome, after=_dropped(outcome.after))
-    return replace(outcome, after=replace(outcome.after, generation=snapshot.generation + 1))
+        after = _dropped(after)
+    after = replace(after, generation=snapshot.generation + 1, unsettled=_with_moved(after.unsettled, outcome.moves))
+    return replace(outcome, after=after)
 
 
 def _rewind_taken(snapshot: Snapshot, event: Rewind) -> _Outcome:
@@ -431,7 +443,8 @@ def _abandon(snapshot: Snapshot, event: Abandon) -> _Outcome:
     if batch is None:
         raise NotAllowed(f"group {snapshot.group!r}: no batch is pending")
     landed = _landed(snapshot, batch, event.targets)
-    return _Outcome(replace(snapshot, pending=None, landed=landed), ranges=batch.ranges, token=batch.token)
+    after = replace(snapshot, pending=None, landed=landed)
+    return _Outcome(after, ranges=batch.ranges, token=batch.token, having=event.having)
 
 
 def _settle(snapshot: Snapshot, event: Settle) -> _Outcome:
@@ -439,7 +452,14 @@ def _settle(snapshot: Snapshot, event: Settle) -> _Outcome:
     if batch is None:
         raise NotAllowed(f"group {snapshot.group!r}: no batch is unsettled")
     landed = _landed(snapshot, batch, event.targets)
-    return _Outcome(replace(snapshot, unsettled=None, landed=landed), ranges=batch.ranges, token=batch.token)
+    moves: dict[TopicPartition, Move] = {}
+    for r in batch.unmoved if event.having is Having.ALL else ():
+        before = snapshot.positions.get(r.topic_partition)
+        at = moves[r.topic_partition].after if r.topic_partition in moves else before
+        if at is not None and at.offset == r.start:
+            moves[r.topic_partition] = Move(before, at._replace(offset=r.end))
+    after = replace(snapshot, unsettled=None, landed=landed)
+    return _Outcome(after, moves, ranges=batch.ranges, token=batch.token, having=event.having)
 
 
 def _landed(snapshot: Snapshot, batch: Batch, targets: Targets) -> Mapping[str, Landed]:
@@ -480,6 +500,14 @@ def _dropped(snapshot: Snapshot) -> Snapshot:
     """Return the ledger without its pending batch; if that batch may still land, it becomes unsettled."""
     pending = snapshot.pending
     return replace(snapshot, pending=None, unsettled=pending if pending and pending.lands_in else snapshot.unsettled)
+
+
+def _with_moved(unsettled: Batch | None, moves: Moves) -> Batch | None:
+    """Return an unsettled batch that knows which of its partitions a rewind has moved: there its word counts."""
+    if unsettled is None:
+        return None
+    parts = {r.topic_partition for r in unsettled.ranges}
+    return replace(unsettled, moved=tuple(sorted({*unsettled.moved, *parts.intersection(moves)})))
 
 
 def _check_settled(snapshot: Snapshot) -> None:

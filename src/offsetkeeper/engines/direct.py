@@ -178,8 +178,10 @@ class Direct:
         self.ledger.acquire(reason="start")
         with self._giving_back():
             what, plan, given = self._decided(guard)
+            stood = self.ledger.snapshot.positions
             self._settle(what, plan)
-            if what in {Fate.FINISH, Fate.DROP}:  # finishing took time; what was to be dropped may have been counted
+            # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
+            if what in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
                 plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()
             waiting = self.ledger.snapshot.pending
             busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
@@ -336,9 +338,9 @@ class Direct:
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
             landings, targets = self._delivery_of(unsettled).settle(unsettled)
-            told = landed_text(unsettled, landings)
+            told, found = landed_text(unsettled, landings), self._situation(unsettled, (), landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
-            self.ledger.settle(told, targets)
+            self.ledger.settle(told, targets, found.held)
         if pending is None:
             return
         if what is Fate.DROP:
@@ -368,7 +370,7 @@ class Direct:
         reason = dropped_text(found)
         log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, batch.lines())
         if pending is not None:
-            self.ledger.abandon(reason, targets)
+            self.ledger.abandon(reason, targets, found.held)
 
     def _may_go_on(self, batch: Batch) -> bool:
         """Whether a failed batch can be read again; if not, drop it if policies and guarantee allow it.

@@ -2,21 +2,21 @@
 
 In each partition, a commit must start where the commit before it ends. If it does not, the position jumped: by a
 rewind, by a policy at the start of a run, or by an edit from outside of the ledger. A jump is a finding only if offsets
-were left out by it, or committed again: an `undo` leaves none. Committed records that an election has cut from the log
-are a finding of their own. A position in the history must still be stored. If it was deleted, the next run sets it
-again and reads from there.
+were left out by it, or committed again: an `undo` leaves none. What outputs have of a batch that was dropped counts
+like a commit. Committed records that an election has cut from the log are a finding of their own. A position in the
+history must still be stored. If it was deleted, the next run sets it again and reads from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import is_another
-from offsetkeeper.core.model import Entry, Snapshot
-from offsetkeeper.core.offsets import Position, TopicPartition
+from offsetkeeper.core.model import Entry, Having, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.operate.chapter import Chapter, Part
 
@@ -41,13 +41,39 @@ class Read(NamedTuple):
 NOTHING_READ = Read()
 
 
+@dataclass(slots=True)
+class _Known:
+    """What the entries so far tell.
+
+    Attributes:
+        chapters: of each partition, the newest last.
+        begun: the token of the batch that was begun last, and its ranges with their chapters.
+    """
+
+    chapters: dict[TopicPartition, list[Chapter]] = field(default_factory=dict)
+    begun: tuple[str, list[tuple[Chapter, OffsetRange]]] = ("", [])
+
+    def places(self, ranges: Iterable[OffsetRange]) -> list[tuple[Chapter, OffsetRange]]:
+        """Return ranges with their chapters."""
+        return [(self.chapters.setdefault(r.topic_partition, [_first(Position(r.start))])[-1], r) for r in ranges]
+
+    def note(self, entry: Entry, why: str) -> None:
+        """Keep what was begun, and tell the chapters what outputs have of a batch that was dropped."""
+        if entry.event == "begin":
+            self.begun = entry.token, self.places(entry.ranges)
+        elif entry.having:  # by chapters of that time: a topic may have been made again since
+            token, ranges = self.begun
+            for chapter, r in ranges if token == entry.token else self.places(entry.ranges):
+                chapter.have(Part(r.start, r.end, entry.version, why), whole=entry.having is Having.ALL)
+
+
 class Kind(StrEnum):
     """The kind of a finding."""
 
     GAP = "gap"
     """Offsets that no batch has committed."""
     OVERLAP = "overlap"
-    """Offsets that were committed more than once, or will be."""
+    """Offsets that some output has, or will have, more than once."""
     CUT = "cut"
     """Offsets that were committed, and whose records an election has cut from the log. Others may have them now."""
     VANISHED = "vanished"
@@ -104,22 +130,22 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
         entries: oldest first.
         snapshot: the ledger; newer entries are changes that the ledger has lost.
     """
-    chapters: dict[TopicPartition, list[Chapter]] = {}
+    known = _Known()
     findings: list[Discrepancy] = []
     version: int | None = None
     for entry in entries:
         findings += _lacking(version, entry.version)
         version = entry.version
-        findings += _jumps(entry, chapters)
+        findings += _jumps(entry, known)
     if version is None and snapshot.version:  # the newest change always has an entry
         version = snapshot.version - 1
     if version is not None:
         findings += _lacking(version, snapshot.version + 1)
     if version is not None and version > snapshot.version:
         findings.append(Discrepancy(Kind.MISSING, None, snapshot.version + 1, version + 1, snapshot.version, ""))
-    for tp, found in sorted(chapters.items()):
+    for tp, found in sorted(known.chapters.items()):
         findings += _left(tp, found, snapshot.positions.get(tp), version or 0)
-    told = [each for tp, found in chapters.items() for each in _told(tp, found)]
+    told = [each for tp, found in known.chapters.items() for each in _told(tp, found)]
     return findings + sorted(told, key=lambda each: (each.version, each.topic_partition, each.start))
 
 
@@ -130,13 +156,13 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot) -> dict[TopicPar
         entries: the history, newest first; what is newer than the ledger, or older than a gap, does not count.
         snapshot: the ledger.
     """
-    chapters: dict[TopicPartition, list[Chapter]] = {}
-    began: dict[TopicPartition, int] = {}
+    known, began = _Known(), dict[TopicPartition, int]()
+    chapters = known.chapters
     for entry in _unbroken(entries, snapshot.version):
         began |= {
             tp: move.after.offset for tp, move in entry.moves.items() if move.before is None and tp not in chapters
         }
-        for _ in _jumps(entry, chapters):  # what it finds is for `audit`
+        for _ in _jumps(entry, known):  # what it finds is for `audit`
             pass
     for tp, stored in snapshot.positions.items():
         for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
@@ -181,12 +207,16 @@ def _lacking(before: int | None, version: int) -> Iterator[Discrepancy]:
         yield Discrepancy(Kind.MISSING, None, before + 1, version, version, "")
 
 
-def _jumps(entry: Entry, chapters: dict[TopicPartition, list[Chapter]]) -> Iterator[Discrepancy]:
+def _jumps(entry: Entry, known: _Known) -> Iterator[Discrepancy]:
+    chapters = known.chapters
     why = f"{entry.event} by {entry.actor}" + (f": {entry.reason}" if entry.reason else "")
     for tp, move in entry.moves.items():
         found = chapters.setdefault(tp, [_first(move.before or move.after)])
         if move.before is not None:
             yield from _edited(tp, found, move.before, entry.version)
+        if entry.event == "settle":  # its outputs have these records
+            found[-1].commit(move.after.offset)
+            continue
         if tp in entry.cuts:
             common = entry.cuts[tp]
             found[-1].cut(common if common >= 0 else move.after.offset, entry.version, why)
@@ -199,6 +229,7 @@ def _jumps(entry: Entry, chapters: dict[TopicPartition, list[Chapter]]) -> Itera
         if chapter.at.offset != r.start:
             chapter.jump(chapter.at._replace(offset=r.start), entry.version, "")
         chapter.commit(r.end)
+    known.note(entry, why)
 
 
 def _first(at: Position) -> Chapter:

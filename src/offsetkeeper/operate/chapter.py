@@ -72,6 +72,18 @@ class Chapter:
         self.skipped = _without(self.skipped, start, end)
         self.done = _joined(self.done + self._new(Part(start, end)))
 
+    def have(self, part: Part, *, whole: bool) -> None:
+        """Note that outputs have offsets without a commit.
+
+        Args:
+            part: the offsets.
+            whole: whether all outputs have them, so that it is as if they were committed.
+        """
+        if whole:
+            self.done = _joined(self.done + self._new(Part(part.start, part.end)))
+            self.skipped = _without(self.skipped, part.start, part.end)
+        self.back += _within([part], self.at.offset, part.end)
+
     def gaps(self) -> list[Part]:
         """Return the offsets before the position that no batch has committed."""
         return _joined(_within(self.skipped, 0, self.at.offset))

@@ -34,27 +34,33 @@ class Dropped(NamedTuple):
         batch: id of the batch.
         written: names of the outputs, if there are several, that already have the batch.
         lands_in: names of the outputs that keep a mark. The next start finds out whether they have the batch.
-        again: the ranges of the batch that are read again, also in partitions that do not move; sorted.
+        again: the ranges of the batch that are read again; sorted.
+        stays: its ranges in partitions that do not move, if outputs keep a mark of it; sorted. They count as done if
+            all outputs turn out to have the batch. Otherwise they are read again.
     """
 
     batch: str
     written: tuple[str, ...] = ()
     lands_in: tuple[str, ...] = ()
     again: tuple[OffsetRange, ...] = ()
+    stays: tuple[OffsetRange, ...] = ()
 
     @classmethod
-    def of(cls, batch: Batch, after: Positions, others: Collection[str] = ()) -> Self:
+    def of(cls, batch: Batch, positions: Positions, moved: Positions, others: Collection[str] = ()) -> Self:
         """Return what is dropped with a batch.
 
         Args:
             batch: the pending batch.
-            after: the positions after the reset.
+            positions: the positions before the reset.
+            moved: the new positions of the partitions that move.
             others: topics that were created again: what the batch has of them is nowhere any more.
         """
         there = [r for r in batch.ranges if r.topic not in others]
-        starts = {r: max(r.start, after[r.topic_partition].offset) for r in there}
+        settled = {r for r in there if batch.lands_in and batch.query is None and r.topic_partition not in moved}
+        after = {**positions, **moved}
+        starts = {r: max(r.start, after[r.topic_partition].offset) for r in there if r not in settled}
         again = tuple(r._replace(start=start) for r, start in starts.items() if start < r.end)
-        return cls(batch.id, batch.written, batch.lands_in, again)
+        return cls(batch.id, batch.written, batch.lands_in, again, tuple(sorted(settled)))
 
     @property
     def notes(self) -> list[str]:
@@ -65,7 +71,13 @@ class Dropped(NamedTuple):
                 "these records of that batch are read again, and may come twice into outputs that have it: "
                 + listed(self.again, ", ")
             )
-        notes += [f"output {name} already has that batch, and gets its records again" for name in self.written]
+        if self.stays:
+            notes.append(
+                "that batch has records of partitions that do not move. They count as done if all outputs have the "
+                "batch. Otherwise they are read again, and come twice into outputs that have it: "
+                + listed(self.stays, ", ")
+            )
+        notes += [f"output {name} already has that batch" for name in self.written]
         left = [name for name in self.lands_in if name not in self.written]
         notes += [
             f"{f'output {name}' if name else 'the output'} may have that batch: the next start asks the output "
@@ -340,7 +352,7 @@ def make_reset(
         tuple(stays),
         tuple(sorted({*left, *older})),
         tuple(sorted(gone)),
-        None if dropped is None else Dropped.of(dropped, {**snapshot.positions, **moved}, others),
+        None if dropped is None else Dropped.of(dropped, snapshot.positions, moved, others),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
         snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",
@@ -546,8 +558,11 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
     )
 
 
-def _load_dropped(batch: str, written: list[str], lands_in: list[str], again: list[list[Any]]) -> Dropped:
-    return Dropped(batch, tuple(written), tuple(lands_in), tuple(OffsetRange(*each) for each in again))
+def _load_dropped(
+    batch: str, written: list[str], lands_in: list[str], again: list[list[Any]], stays: list[list[Any]]
+) -> Dropped:
+    ranges = (tuple(OffsetRange(*each) for each in some) for some in (again, stays))
+    return Dropped(batch, tuple(written), tuple(lands_in), *ranges)
 
 
 def _load_step(raw: Mapping[str, Any]) -> Step:

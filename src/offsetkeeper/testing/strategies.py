@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import string
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import strategies as st
 
 from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.codec import LATEST_MS
-from offsetkeeper.core.model import Change, Count, Entry, Landed, Move, Owner, Snapshot, check_group
+from offsetkeeper.core.model import Change, Count, Entry, Having, Landed, Move, Owner, Snapshot, check_group
 from offsetkeeper.core.offsets import MAX_OFFSET, MAX_PARTITION, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import SettingsError
 
@@ -98,6 +99,9 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
     pending = draw(st.none() | ranges())
     batch = None if pending is None else draw(_batches(before.group, sequence, pending))
     unsettled = draw(st.none() | _batches(before.group, draw(_counts), draw(ranges())))
+    if unsettled is not None:
+        parts = sorted({r.topic_partition for r in unsettled.ranges})
+        unsettled = replace(unsettled, moved=tuple(tp for tp in parts if draw(st.booleans())))
     after = Snapshot(
         group=before.group,
         version=before.version + 1,
@@ -135,6 +139,7 @@ def _entries(draw: st.DrawFn, after: Snapshot) -> Entry:
         moves=draw(moves),
         counts=draw(st.dictionaries(_query_ids, st.builds(Count, st.none() | _counts, _counts), max_size=2)),
         cuts=draw(st.dictionaries(topic_partitions, st.just(-1) | offsets, max_size=2)),
+        having=draw(st.sampled_from(Having)),
     )
 
 

@@ -187,7 +187,9 @@ class Promises:
             self._begun.add(batch_id)
         if before.pending is not None and change.after.pending is None and entry.event != "commit":
             self._dropped.add(before.pending.id)
-            if entry.event != "abandon" and before.pending.lands_in and change.after.unsettled != before.pending:
+            unsettled = change.after.unsettled
+            kept = unsettled is not None and unsettled.id == before.pending.id
+            if entry.event != "abandon" and before.pending.lands_in and not kept:
                 self._broken("i", f"batch {before.pending.id} may still land, and a {entry.event} forgets it")
             touched = before.pending.query or any(r.topic_partition in entry.moves for r in before.pending.ranges)
             if entry.event == "rewind" and not touched:
