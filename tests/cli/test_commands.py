@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
@@ -435,6 +437,26 @@ def test_a_rewind_leads_to_any_version_of_the_ledger(desk: Desk) -> None:
     assert desk.offsets() == [0, 0]
     desk.run("rewind", "shop", "--version", "4", "--execute")
     assert desk.offsets() == [4, 10]
+
+
+@pytest.mark.parametrize("back", [["rewind", "shop", "--version", "2"], ["undo", "shop"]])
+def test_a_way_back_that_retention_has_cut_is_clipped_on_request_and_what_is_lost_is_counted(
+    desk: Desk, back: list[str]
+) -> None:
+    desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute")
+    desk.run("reset", "shop", "--all-topics", "--to-latest", "--execute")
+    admin = AdminClient({"bootstrap.servers": desk.brokers})
+    [cut] = admin.delete_records([KafkaPartition(desk.topic, 0, 7)]).values()
+    assert cut.result(LIMIT_S).low_watermark == 7
+    with pytest.raises(Refused, match=r"offset 0 .* 7 to 10 \(7 offsets are lost\)\. --clip takes the nearest one"):
+        desk.run(*back, "--execute")
+    assert desk.offsets() == [10, 10]
+    steps = desk.json(*back, "--clip")["steps"]
+    assert [(step["new"], step["lost"]) for step in steps] == [(7, 7), (0, 0)]
+    told = desk.run(*back, "--clip", "--execute").stdout
+    assert "above the beginning\tlost\n" in told
+    assert f"{desk.topic} 0: Kafka does not hold offset 0; 7 is the nearest one that it holds. 7 offsets in" in told
+    assert desk.offsets() == [7, 0]
 
 
 def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:

@@ -333,6 +333,38 @@ def test_an_undo_takes_nothing_back_where_no_reset_moved_what_is_named(group: Gr
         plan_undo(group.ledger, group.cluster, topics=["b"])
 
 
+def test_a_way_back_to_what_retention_has_cut_is_refused_or_clipped_and_what_is_lost_is_counted(group: Group) -> None:
+    """The refusal had no remedy: a reset could be clipped, a rewind and an undo could not."""
+    group.do(group.plan("latest", A0, A1))
+    group.kafka.found[A0] = Bounds(65, 100, "ida")
+    for plan in (
+        lambda **how: plan_undo(group.ledger, group.cluster, **how)[0],
+        lambda **how: plan_rewind(group.ledger, group.cluster, 3, **how),
+    ):
+        with pytest.raises(Refused, match=r"a 0: offset 40 .* 65 to 100 \(25 offsets are lost\)\. --clip takes"):
+            plan()
+        made = plan(clip=True)
+        assert (made.offsets, made.lost, made.clipped) == ({A0: 65, A1: 20}, {A0: 25}, ((A0, 40),))
+        assert made.clips == [
+            "a 0: Kafka does not hold offset 40; 65 is the nearest one that it holds. 25 offsets in between are lost"
+        ]
+        assert load_plan(made.dump(), "here") == made
+    group.do(made)
+    assert group.offsets == {A0: 65, A1: 20}
+
+
+def test_clipped_back_from_beyond_the_end_nothing_is_lost(group: Group) -> None:
+    assert group.plan(120, A0, clip=True).lost == {}
+    assert group.plan(4, A0, clip=True).lost == {A0: 6}
+
+
+def test_a_topic_that_was_made_again_is_not_clipped_into(group: Group) -> None:
+    group.do(group.plan("latest", A0))
+    group.kafka.found[A0] = Bounds(65, 100, "another")
+    with pytest.raises(Refused, match="created again"):
+        plan_undo(group.ledger, group.cluster, clip=True)
+
+
 def test_the_reset_that_made_a_group_is_not_undone_in_silence(group: Group) -> None:
     group.ledger = Ledger(group.ledger.store, "new")
     group.do(group.plan("latest", topics=["b"]))

@@ -9,7 +9,7 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute, Force, Reason, finish, signed
 from offsetkeeper.cli.output import say, say_json, say_table
-from offsetkeeper.cli.targets import DryRun, Scope, check_execute, parse_scope
+from offsetkeeper.cli.targets import Clip, DryRun, Scope, check_execute, parse_scope
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
@@ -27,6 +27,7 @@ def rewind(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: Scope = None,
+    clip: Clip = False,
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
@@ -41,7 +42,7 @@ def rewind(
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
-        made = plan_rewind(ledger, cluster, version, partitions=partitions, topics=topics)
+        made = plan_rewind(ledger, cluster, version, partitions=partitions, topics=topics, clip=clip)
         why = reason or f"rewind to version {version}"
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
     if as_json:
@@ -55,6 +56,7 @@ def undo(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: Scope = None,
+    clip: Clip = False,
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
@@ -69,7 +71,7 @@ def undo(
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
-        made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics)
+        made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics, clip=clip)
         why = reason or f"undo of version {entry.version}"
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
     if as_json:

@@ -158,6 +158,7 @@ def plan_rewind(
     *,
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
+    clip: bool = False,
 ) -> ResetPlan:
     """Return the plan that sets positions back to an earlier version of the ledger.
 
@@ -169,6 +170,7 @@ def plan_rewind(
         version: the version to go back to.
         partitions: partitions to move back. Without these and `topics`, all partitions.
         topics: topics of which all partitions are moved back.
+        clip: as in `plan_reset`.
 
     Raises:
         NotAllowed: the ledger was never at that version.
@@ -180,7 +182,7 @@ def plan_rewind(
         raise NotAllowed(
             f"group {ledger.group!r} is at version {snapshot.version}: give a version from 1 to {snapshot.version}"
         )
-    return _plan_back(ledger, cluster, version, partitions, topics)
+    return _plan_back(ledger, cluster, version, partitions, topics, clip=clip)
 
 
 def plan_undo(
@@ -189,6 +191,7 @@ def plan_undo(
     *,
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
+    clip: bool = False,
 ) -> tuple[ResetPlan, Entry]:
     """Return the plan that undoes the newest reset and the commits since, and the history entry of that reset.
 
@@ -200,6 +203,7 @@ def plan_undo(
         cluster: Kafka.
         partitions: partitions to move back. Without these and `topics`, all partitions.
         topics: topics of which all partitions are moved back.
+        clip: as in `plan_reset`.
 
     Raises:
         NotAllowed: the history has no such reset.
@@ -212,7 +216,7 @@ def plan_undo(
             continue  # newer than the loaded ledger: this plan will be refused as stale
         counted = bool(entry.counts) and not (partitions or topics)
         if entry.event == "rewind" and (counted or any(is_named(tp, partitions, topics) for tp in entry.moves)):
-            return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
+            return _plan_back(ledger, cluster, entry.version - 1, partitions, topics, clip=clip), entry
     select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # refuses a wrong name
     which = " of these partitions" if partitions or topics else ""
     raise NotAllowed(
@@ -221,7 +225,13 @@ def plan_undo(
 
 
 def _plan_back(
-    ledger: Ledger, cluster: Cluster, version: int, partitions: Collection[TopicPartition], topics: Collection[str]
+    ledger: Ledger,
+    cluster: Cluster,
+    version: int,
+    partitions: Collection[TopicPartition],
+    topics: Collection[str],
+    *,
+    clip: bool,
 ) -> ResetPlan:
     """Return the plan that goes back to a version of the loaded ledger; 0 is before its first change."""
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
@@ -238,7 +248,7 @@ def _plan_back(
     every = not (partitions or topics)  # a query's state belongs to all that it has read
     numbers = numbers_before(entries, snapshot.queries, version) if every else {}
     bounds = _bounds_around(snapshot, cluster, back)
-    return make_reset(snapshot, ledger.store.address, back, bounds, numbers=numbers, history=entries)
+    return make_reset(snapshot, ledger.store.address, back, bounds, clip=clip, numbers=numbers, history=entries)
 
 
 def _left(snapshot: Snapshot, cluster: Cluster, moved: Collection[TopicPartition]) -> set[TopicPartition]:

@@ -217,10 +217,16 @@ class ResetPlan:
         return notes + self.clips
 
     @property
+    def lost(self) -> dict[TopicPartition, int]:
+        """Number of offsets from a requested one to the beginning, where it is used instead: their records are gone."""
+        return {tp: self.offsets[tp] - offset for tp, offset in self.clipped if offset < self.offsets[tp]}
+
+    @property
     def clips(self) -> list[str]:
         """Sentences on the offsets that Kafka does not hold, and on the offsets used instead."""
         return [
             f"{tp}: Kafka does not hold offset {offset}; {self.offsets[tp]} is the nearest one that it holds"
+            + (f". {self.lost[tp]} offsets in between are lost" if tp in self.lost else "")
             for tp, offset in self.clipped
         ]
 
@@ -517,8 +523,12 @@ def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str
             "Reset it to earliest, latest, a time, or an offset of the new topic"
         )
     if standing is not Standing.WITHIN:
+        there = f"{bounds.beginning} to {bounds.end}"
+        gone = bounds.beginning - target.offset
+        lost = f" ({gone} offsets are lost)" if gone > 0 else ""
         return (
-            f"{tp}: offset {target.offset} is outside the offsets that Kafka holds, {bounds.beginning} to {bounds.end}"
+            f"{tp}: offset {target.offset} is outside the offsets that Kafka holds, {there}{lost}. "
+            "--clip takes the nearest one"
         )
     return ""
 
