@@ -25,14 +25,16 @@ def read_before(plan: Plan, history: Iterable[Entry]) -> list[PlanRow]:
         plan: the plan of the start.
         history: the ledger's history, newest first.
     """
-    began = _first_starts(history)
+    entries = [*history]
+    began = _first_starts(entries)
+    forgotten = {tp for entry in entries for tp in entry.forgot}  # read before, and then begun anew
     return [
         row
         for row in plan.rows
         if row.stored is not None
         and row.start is not None  # a partition that is gone is not read
         and row.verdict is not Verdict.GIVEN
-        and row.stored.offset != began.get(row.topic_partition)
+        and (row.stored.offset != began.get(row.topic_partition) or row.topic_partition in forgotten)
     ]
 
 

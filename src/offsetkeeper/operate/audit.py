@@ -3,8 +3,8 @@
 In each partition, a commit must start where the commit before it ends. If it does not, the position jumped: by a
 rewind, by a policy at the start of a run, or by an edit from outside of the ledger. A jump is a finding only if offsets
 were left out by it, or committed again: an `undo` leaves none. Committed records that an election has cut from the log
-are a finding of their own. A position in the history must still be stored. If it was deleted, the next run sets it
-again and reads from there.
+are a finding of their own. A position in the history must still be stored, unless an operator has forgotten it. If it
+was deleted, the next run sets it again and reads from there.
 """
 
 from __future__ import annotations
@@ -105,12 +105,13 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
         snapshot: the ledger; newer entries are changes that the ledger has lost.
     """
     chapters: dict[TopicPartition, list[Chapter]] = {}
+    away: set[TopicPartition] = set()
     findings: list[Discrepancy] = []
     version: int | None = None
     for entry in entries:
         findings += _lacking(version, entry.version)
         version = entry.version
-        findings += _jumps(entry, chapters)
+        findings += _jumps(entry, chapters, away)
     if version is None and snapshot.version:  # the newest change always has an entry
         version = snapshot.version - 1
     if version is not None:
@@ -118,6 +119,8 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
     if version is not None and version > snapshot.version:
         findings.append(Discrepancy(Kind.MISSING, None, snapshot.version + 1, version + 1, snapshot.version, ""))
     for tp, found in sorted(chapters.items()):
+        if tp in away and tp not in snapshot.positions:
+            continue
         findings += _left(tp, found, snapshot.positions.get(tp), version or 0)
     told = [each for tp, found in chapters.items() for each in _told(tp, found)]
     return findings + sorted(told, key=lambda each: (each.version, each.topic_partition, each.start))
@@ -132,11 +135,12 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot) -> dict[TopicPar
     """
     chapters: dict[TopicPartition, list[Chapter]] = {}
     began: dict[TopicPartition, int] = {}
+    away: set[TopicPartition] = set()
     for entry in _unbroken(entries, snapshot.version):
         began |= {
             tp: move.after.offset for tp, move in entry.moves.items() if move.before is None and tp not in chapters
         }
-        for _ in _jumps(entry, chapters):  # what it finds is for `audit`
+        for _ in _jumps(entry, chapters, away):  # what it finds is for `audit`
             pass
     for tp, stored in snapshot.positions.items():
         for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
@@ -181,7 +185,10 @@ def _lacking(before: int | None, version: int) -> Iterator[Discrepancy]:
         yield Discrepancy(Kind.MISSING, None, before + 1, version, version, "")
 
 
-def _jumps(entry: Entry, chapters: dict[TopicPartition, list[Chapter]]) -> Iterator[Discrepancy]:
+def _jumps(
+    entry: Entry, chapters: dict[TopicPartition, list[Chapter]], away: set[TopicPartition]
+) -> Iterator[Discrepancy]:
+    """Move the chapters by an entry; `away` are the partitions that are forgotten."""
     why = f"{entry.event} by {entry.actor}" + (f": {entry.reason}" if entry.reason else "")
     for tp, move in entry.moves.items():
         found = chapters.setdefault(tp, [_first(move.before or move.after)])
@@ -190,7 +197,11 @@ def _jumps(entry: Entry, chapters: dict[TopicPartition, list[Chapter]]) -> Itera
         if tp in entry.cuts:
             common = entry.cuts[tp]
             found[-1].cut(common if common >= 0 else move.after.offset, entry.version, why)
-        _moved(found, move.after, entry.version, why if move.before is not None else "")
+        _moved(found, move.after, entry.version, why if move.before is not None or tp in away else "")
+        away.discard(tp)
+    for tp, at in entry.forgot.items():
+        yield from _edited(tp, chapters.setdefault(tp, [_first(at)]), at, entry.version)
+        away.add(tp)
     for r in entry.ranges if entry.event == "commit" else ():
         tp = r.topic_partition
         if tp not in chapters:

@@ -19,7 +19,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot
-from offsetkeeper.core.offsets import Positions
+from offsetkeeper.core.offsets import NO_POSITIONS, Positions
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict
@@ -149,7 +149,7 @@ def _wanted(origin: Ledger, *, force: bool) -> Snapshot:
             f"group {origin.group!r} in {origin.store.address} is held by {found.owner.name} (epoch "
             f"{found.owner.epoch}): stop that run first. If it has already died, copy with force"
         )
-    return replace(found, owner=None)
+    return replace(found, owner=None, forgotten=NO_POSITIONS)  # these rows stay where they are
 
 
 def _entries(origin: Ledger, target: Store, limit: int) -> Sequence[Entry]:
@@ -168,7 +168,14 @@ def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
     if not found.version and not overwrite and found.positions.items() - wanted.positions.items():
         raise NotAllowed(f"{where} other positions of group {group} already: copy with overwrite")
     if extra := sorted(found.positions.keys() - wanted.positions.keys()):
-        raise NotAllowed(f"{where} a position of {extra[0]}, which the source does not have: delete it there first")
+        raise NotAllowed(
+            f"{where} a position of {extra[0]}, which the source does not have: take it out there first "
+            f"(offsetkeeper forget {ledger.group} {extra[0].topic}:{extra[0].partition})"
+        )
+    if (extra := sorted(found.forgotten.keys() - wanted.positions.keys())) and 0 < wanted.format < FORMAT:
+        raise NotAllowed(
+            f"{where} a row of {extra[0]}, which was forgotten, and format {wanted.format} cannot say so: delete it"
+        )
 
 
 def _entries_done(ledger: Ledger, entries: Sequence[Entry]) -> int:
@@ -191,8 +198,9 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
         version=before.version + 1,
         epoch=max(before.epoch, wanted.epoch),
         change_id=entry.change_id,
+        forgotten={tp: at for tp, at in before.forgotten.items() if tp not in wanted.positions},
     )
-    stored = _rows(before, wanted).positions
+    stored = _rows(before, wanted).rows
     moves = {tp: Move(stored.get(tp), at) for tp, at in wanted.positions.items() if stored.get(tp) != at}
     made = replace(entry, version=after.version)
     if entry.event == _COPY:
@@ -206,7 +214,7 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
 
 
 def _essence(snapshot: Snapshot) -> Snapshot:
-    return replace(as_rows(snapshot), version=0, epoch=0, change_id="")
+    return replace(as_rows(snapshot), version=0, epoch=0, change_id="", forgotten=NO_POSITIONS)
 
 
 def _rows(found: Snapshot, wanted: Snapshot) -> Snapshot:

@@ -215,7 +215,9 @@ def plan_undo(
         if entry.version > found.version:
             continue  # newer than the loaded ledger: this plan will be refused as stale
         counted = bool(entry.counts) and not (partitions or topics)
-        if entry.event == "rewind" and (counted or any(is_named(tp, partitions, topics) for tp in entry.moves)):
+        forgot = any(is_named(tp, partitions, topics) for tp in entry.forgot)
+        moved = counted or any(is_named(tp, partitions, topics) for tp in entry.moves)
+        if forgot or (entry.event == "rewind" and moved):
             return _plan_back(ledger, cluster, entry.version - 1, partitions, topics, clip=clip), entry
     select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # refuses a wrong name
     which = " of these partitions" if partitions or topics else ""
@@ -240,8 +242,9 @@ def _plan_back(
     then = starts_since(entries, version) | positions_before(entries, now, version)
     chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
     refuse(
-        f"{tp} had no position then and is at {now[tp].offset} now: a position is never removed. "
-        "Reset this partition, for example to earliest, and name the partitions that go back"
+        f"{tp} had no position then and is at {now[tp].offset} now: no way back takes a position out. Do that with "
+        f"offsetkeeper forget {ledger.group} {tp.topic}:{tp.partition}. Or reset this partition, for example to "
+        "earliest, and name the partitions that go back"
         for tp in sorted(chosen - then.keys())
     )
     back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # partitions that stay ask nothing of Kafka
