@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
-from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError, Stale
+from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, Refused, SettingsError, Stale
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -457,6 +457,39 @@ def test_a_way_back_that_retention_has_cut_is_clipped_on_request_and_what_is_los
     assert "above the beginning\tlost\n" in told
     assert f"{desk.topic} 0: Kafka does not hold offset 0; 7 is the nearest one that it holds. 7 offsets in" in told
     assert desk.offsets() == [7, 0]
+
+
+def test_a_position_is_forgotten_on_request_and_undo_puts_it_back(desk: Desk) -> None:
+    shown = desk.run("forget", "shop", f"{desk.topic}:1").stdout
+    assert f"{desk.topic}\t1\t10\tfrom its beginning" in shown
+    assert shown.endswith("Nothing was changed. Add --execute to make the change.\n")
+    assert desk.offsets() == [4, 10]
+    assert desk.run("forget", "shop", f"{desk.topic}:1", "--reason", "a typo", "--execute").stdout.endswith("Done.\n")
+    assert desk.offsets() == [4]
+    [entry] = desk.json("history", "shop", "--limit", "1")
+    assert (entry["event"], entry["forgot"][0][:2]) == ("forget", [desk.topic, 1])
+    assert entry["reason"].startswith("a typo (by ")
+    verdicts = {each["partition"]: each["verdict"] for each in desk.json("plan", "shop")["partitions"]}
+    assert verdicts == {0: "resume", 1: "new"}
+    assert desk.json("verify", "shop")["findings"] == []
+    desk.run("undo", "shop", "--execute")
+    assert desk.offsets() == [4, 10]
+
+
+def test_nothing_is_forgotten_under_a_run_or_a_batch(desk: Desk) -> None:
+    ledger = Ledger(open_store(desk.store), "shop", name="host:2")
+    ledger.acquire("start")
+    assert "host:2 holds the group: --execute is refused" in desk.run("forget", "shop", f"{desk.topic}:1").stdout
+    with pytest.raises(Fenced):
+        desk.run("forget", "shop", f"{desk.topic}:1", "--execute")
+    ledger.begin(ledger.batch([OffsetRange(desk.topic, 0, 4, 6)]))
+    for arguments in (["--execute", "--force"], []):
+        with pytest.raises(NotAllowed, match=r"is in batch .*, which is pending: the next start deals with it"):
+            desk.run("forget", "shop", desk.topic, *arguments)
+    desk.run("forget", "shop", f"{desk.topic}:1", "--execute", "--force")
+    assert desk.offsets() == [4]
+    with pytest.raises(Fenced):
+        ledger.abandon("over")
 
 
 def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:

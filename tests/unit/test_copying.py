@@ -278,6 +278,28 @@ def test_what_cannot_be_copied_is_told(source: MemoryStore, target: MemoryStore)
         copy("g", source, target)
 
 
+def test_a_forgotten_row_stays_in_its_store_and_counts_in_no_copy(source: MemoryStore, target: MemoryStore) -> None:
+    """The copy has the positions; the row of the target is checked and written over if the source has a position."""
+    there = Ledger(target, "g")
+    there.acquire()
+    there.place({A: Position(1), TopicPartition("c", 0): Position(8)})
+    there.forget([A, TopicPartition("c", 0)], "to be replaced")
+    there.release()
+    copied = copy("g", source, target, overwrite=True)
+    assert target.load("g") == copied
+    assert (copied.positions, copied.forgotten.keys()) == (source.load("g").positions, {TopicPartition("c", 0)})
+    with pytest.raises(NotAllowed, match="a row of c 0, which was forgotten, and format 3 cannot say so"):
+        copy("g", source, target, overwrite=True, format=3)
+    ledger = Ledger(source, "g")
+    ledger.load()
+    ledger.forget([B], "never read")
+    with pytest.raises(NotAllowed, match=r"a position of b 7, .* \(offsetkeeper forget g b:7\)"):
+        copy("g", source, target, overwrite=True)
+    elsewhere = fresh()
+    assert copy("g", source, elsewhere).positions.keys() == {A}
+    assert [entry.forgot for entry in elsewhere.history("g", 2)] == [{}, {B: Position(6)}]
+
+
 def test_nothing_is_copied_onto_itself_however_it_is_spelled(tmp_path: Path) -> None:
     one, same = (SQLiteStore(f"sqlite:///{tmp_path}/{path}") for path in ("offsets.db", "./offsets.db?history=5"))
     Ledger(one, "g").rewind({A: Position(3)}, "to have one")

@@ -45,7 +45,9 @@ def forget(
         say_json({"executed": execute, "held_by": found.owner and found.owner.name, **plan.as_dict()})
         return
     rows = [(*tp, at.offset, plan.start(tp)) for tp, at in plan.positions]
-    say_table(("topic", "partition", "position", "a start reads it"), rows, title=f"{group}, from version {plan.version}")
+    say_table(
+        ("topic", "partition", "position", "a start reads it"), rows, title=f"{group}, from version {plan.version}"
+    )
     for note in plan.notes:
         say(f"note: {note}")
     if found.owner is not None and not execute:

@@ -7,9 +7,9 @@ partitions that have a position, as "0-11,14" for each topic. `clusters` has the
 far as it is known, and "*" instead of them where all are in one. `given` is a digest of the offsets that a start was
 given. The pending batch names in `program` what its program reads and writes. `queries` has the number of the next
 batch of each query with state, and its pending batch the number in `query`; ledgers without it count these batches as
-positions, see `query_rows`. `forgotten` has the offsets of rows that no longer count. Format 3 has `unsettled`, the pending
-batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history entries.
-In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its id.
+positions, see `query_rows`. `forgotten` has the offsets of rows that no longer count. Format 3 has `unsettled`, the
+pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history
+entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its id.
 """
 
 from __future__ import annotations
@@ -311,7 +311,8 @@ def _load_forgotten(raw: dict[str, dict[str, Any]], rows: Positions) -> tuple[Po
     if not raw:
         return rows, NO_POSITIONS
     offsets = {TopicPartition(topic, _natural(int(p))): at for topic, of in raw.items() for p, at in of.items()}
-    forgotten = {tp: rows[tp] for tp, at in offsets.items() if tp in rows and rows[tp].offset == check_offset(at)}
+    same = {tp: rows[tp] for tp, at in offsets.items() if tp in rows and rows[tp].offset == check_offset(at)}
+    forgotten = {tp: Position(at.offset, at.topic_id) for tp, at in same.items()}
     return {tp: at for tp, at in rows.items() if tp not in forgotten}, forgotten
 
 

@@ -402,8 +402,8 @@ def check_forget(snapshot: Snapshot, partitions: Collection[TopicPartition]) -> 
         busy = sorted({r.topic_partition for r in batch.ranges}.intersection(partitions)) if batch else ()
         if busy:
             raise NotAllowed(
-                f"group {snapshot.group!r}: {busy[0]} is in batch {batch and batch.id}, which is {what}: the next start "
-                "deals with it. Forget the position after that"
+                f"group {snapshot.group!r}: {busy[0]} is in batch {batch and batch.id}, which is {what}: the next "
+                "start deals with it. Forget the position after that"
             )
     unknown = sorted(tp for tp in partitions if tp not in snapshot.positions)
     if unknown:

@@ -37,8 +37,8 @@ class Forgetting:
     def notes(self) -> list[str]:
         """Sentences on the effects."""
         notes = [
-            "a start whose program does not read these topics leaves them out. One that reads them takes these "
-            "partitions for new ones: records that were read come again, or unread ones are skipped",
+            "a start whose program does not read these topics leaves them out",
+            "a start that reads them takes these partitions for new ones: what was read may come again, or be skipped",
             "streaming queries of this group that read these partitions need a new checkpoint",
             "the rows in the store stay for other programs; the ledger does not count them any more",
         ]
@@ -58,9 +58,7 @@ class Forgetting:
         return {"group": self.group, "version": self.version, "positions": rows, "notes": self.notes}
 
 
-def plan_forgetting(
-    snapshot: Snapshot, partitions: Collection[TopicPartition], topics: Collection[str]
-) -> Forgetting:
+def plan_forgetting(snapshot: Snapshot, partitions: Collection[TopicPartition], topics: Collection[str]) -> Forgetting:
     """Return which positions would be taken out; nothing changes. Kafka is not asked: the topic may be gone.
 
     Args:
