@@ -22,7 +22,7 @@ from offsetkeeper.errors import (
     Refused,
     VersionConflict,
 )
-from offsetkeeper.operate.copy import copy
+from offsetkeeper.operate.copy import copy, preview
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.stores.sqlite import SQLiteStore
 from offsetkeeper.testing.faults import Fault, faulty
@@ -278,6 +278,21 @@ def test_what_cannot_be_copied_is_told(source: MemoryStore, target: MemoryStore)
         copy("g", source, target)
 
 
+def test_a_target_that_keeps_its_own_history_is_told(source: MemoryStore, target: MemoryStore) -> None:
+    """The help said that the history is copied; back over the first store it is not."""
+    assert preview("g", source, target).notes == []
+    copy("g", source, target)
+    assert preview("g", source, target).notes == []
+    ledger = Ledger(target, "g")
+    ledger.load()
+    ledger.rewind({A: Position(1, "id")}, "a reset in the copy")
+    [note] = preview("g", target, source, overwrite=True).notes
+    assert note.startswith("the target keeps its own history, and gets one entry for the copy")
+    copy("g", target, source, overwrite=True)
+    newest = source.history("g", 1)[0]
+    assert (newest.event, [entry.event for entry in source.history("g", 100)].count("rewind")) == ("copy", 0)
+
+
 def test_a_forgotten_row_stays_in_its_store_and_counts_in_no_copy(source: MemoryStore, target: MemoryStore) -> None:
     """The copy has the positions; the row of the target is checked and written over if the source has a position."""
     there = Ledger(target, "g")
@@ -287,7 +302,7 @@ def test_a_forgotten_row_stays_in_its_store_and_counts_in_no_copy(source: Memory
     there.release()
     copied = copy("g", source, target, overwrite=True)
     assert target.load("g") == copied
-    assert (copied.positions, copied.forgotten.keys()) == (source.load("g").positions, {TopicPartition("c", 0)})
+    assert (copied.positions, [*copied.forgotten]) == (source.load("g").positions, [TopicPartition("c", 0)])
     with pytest.raises(NotAllowed, match="a row of c 0, which was forgotten, and format 3 cannot say so"):
         copy("g", source, target, overwrite=True, format=3)
     ledger = Ledger(source, "g")

@@ -6,8 +6,9 @@ likes. The commands' own tests ask a real one.
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -21,8 +22,17 @@ from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.operate.audit import Kind, audit
+from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
-from offsetkeeper.operate.reset import Shift, apply_reset, known_history, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.reset import (
+    Shift,
+    apply_reset,
+    known_history,
+    plan_reset,
+    plan_rewind,
+    plan_undo,
+    taken_back,
+)
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -347,6 +357,29 @@ def test_what_is_forgotten_and_put_back_at_once_has_left_nothing(group: Group) -
     assert counted(group.plan("earliest", A0), A0) == (30, 0)
 
 
+def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> None:
+    """A reset here, a copy elsewhere, a reset there and a copy back: undo took back the first one without a word."""
+    group.do(group.plan({A0: 60}))
+    _, entry = plan_undo(group.ledger, group.cluster)
+    [told] = taken_back(group.ledger, entry)
+    assert re.fullmatch(
+        r"this takes back version 5, a rewind by .* at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00: test", told
+    )
+    here, there = group.ledger.store, MemoryStore(f"memory://{secrets.token_hex(8)}")
+    copy("g", here, there)
+    group.ledger = Ledger(there, "g")
+    _, entry = plan_undo(group.ledger, group.cluster)
+    assert (entry.reason, len(taken_back(group.ledger, entry))) == ("test", 1)  # this history is whole
+    group.do(group.plan({A0: 80}))
+    copy("g", there, here, overwrite=True)
+    group.ledger = Ledger(here, "g")
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    notes = taken_back(group.ledger, entry)
+    assert (entry.version, plan.offsets) == (5, {A0: 40})
+    assert notes[1].startswith("it also takes back version 6, a copy by ")
+    assert there.address in notes[1]
+
+
 def test_what_a_start_does_with_a_forgotten_partition_is_told(group: Group) -> None:
     some, every = (plan_forgetting(group.ledger.load(), {A0}, topics) for topics in ((), ("a",)))
     assert [some.start(tp) for tp, _ in some.positions] == ["from its beginning"]
@@ -398,13 +431,14 @@ def test_a_way_back_to_what_retention_has_cut_is_refused_or_clipped_and_what_is_
     """The refusal had no remedy: a reset could be clipped, a rewind and an undo could not."""
     group.do(group.plan("latest", A0, A1))
     group.kafka.found[A0] = Bounds(65, 100, "ida")
-    for plan in (
-        lambda **how: plan_undo(group.ledger, group.cluster, **how)[0],
-        lambda **how: plan_rewind(group.ledger, group.cluster, 3, **how),
-    ):
+    ways: list[Callable[[bool], ResetPlan]] = [
+        lambda clip: plan_undo(group.ledger, group.cluster, clip=clip)[0],
+        lambda clip: plan_rewind(group.ledger, group.cluster, 3, clip=clip),
+    ]
+    for plan in ways:
         with pytest.raises(Refused, match=r"a 0: offset 40 .* 65 to 100 \(25 offsets are lost\)\. --clip takes"):
-            plan()
-        made = plan(clip=True)
+            plan(False)  # noqa: FBT003 - clip
+        made = plan(True)  # noqa: FBT003
         assert (made.offsets, made.lost, made.clipped) == ({A0: 65, A1: 20}, {A0: 25}, ((A0, 40),))
         assert made.clips == [
             "a 0: Kafka does not hold offset 40; 65 is the nearest one that it holds. 25 offsets in between are lost"

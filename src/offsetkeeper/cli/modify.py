@@ -14,7 +14,7 @@ from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
-from offsetkeeper.operate.reset import plan_rewind, plan_undo
+from offsetkeeper.operate.reset import plan_rewind, plan_undo, taken_back
 
 ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.")]
 
@@ -63,7 +63,7 @@ def undo(
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Undo the newest reset and all commits since. With --topic: the newest reset of those partitions only.
+    """Undo the newest reset or forget and all commits since. With --topic: the newest reset of those partitions only.
 
     Example: offsetkeeper undo orders --execute
     """
@@ -72,10 +72,12 @@ def undo(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics, clip=clip)
-        why = reason or f"undo of version {entry.version}"
+        why, notes = reason or f"undo of version {entry.version}", taken_back(ledger, entry)
+        for note in [] if as_json else notes:
+            say(f"note: {note}")
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
     if as_json:
-        say_json(found)
+        say_json({**found, "notes": [*notes, *found["notes"]]})
 
 
 def adopt(
@@ -137,6 +139,8 @@ def copy(
 ) -> None:
     """Copy a group into another store: positions, pending batch, history. The source does not change.
 
+    A target that has a ledger of the group already keeps its own history; the preview says so.
+
     Example: offsetkeeper copy orders --store sqlite:///offsets.db --to postgresql://host/shop --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
@@ -168,6 +172,8 @@ def copy_group(group: str, source: Store, target: Store, *, execute: bool, as_js
         return
     rows = [tuple(row.values()) for row in found["positions"]]
     say_table(("topic", "partition", "old", "new"), rows, title=f"{group}, from {source.address} to {target.address}")
+    for note in plan.notes:
+        say(f"note: {note}")
     if plan.wanted.pending is not None:
         say(f"the pending batch {plan.wanted.pending.id} is copied too")
     if (number := how.get("format", FORMAT)) != FORMAT:

@@ -9,7 +9,8 @@ given. The pending batch names in `program` what its program reads and writes. `
 batch of each query with state, and its pending batch the number in `query`; ledgers without it count these batches as
 positions, see `query_rows`. `forgotten` has the offsets of rows that no longer count. Format 3 has `unsettled`, the
 pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history
-entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its id.
+entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its
+id.
 """
 
 from __future__ import annotations

@@ -26,6 +26,10 @@ from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, Versi
 
 _COPY = "copy"
 _HOLDER = "copy of "
+_OWN_HISTORY = (
+    "the target keeps its own history, and gets one entry for the copy: that of the source is not copied. So verify "
+    "finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, from before the copy"
+)
 
 
 def copy(
@@ -93,7 +97,9 @@ def preview(
     _, ledger, wanted = _checked(
         group, source, target, retry_timeout_s, force=force, overwrite=overwrite, number=format
     )
-    return CopyPlan(wanted, ledger.snapshot.positions)
+    found = ledger.snapshot
+    other = bool(found.version) and not _is_copy(found.owner) and not _same(_rows(found, wanted), wanted)
+    return CopyPlan(wanted, found.positions, other)
 
 
 class CopyPlan(NamedTuple):
@@ -102,10 +108,17 @@ class CopyPlan(NamedTuple):
     Attributes:
         wanted: the ledger that the target will hold.
         positions: the positions that the target holds now.
+        keeps_history: whether the target has a ledger already, so that it keeps its own history.
     """
 
     wanted: Snapshot
     positions: Positions
+    keeps_history: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on other effects of the copy."""
+        return [_OWN_HISTORY] if self.keeps_history else []
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, with the old and the new offset of each partition."""
@@ -114,7 +127,7 @@ class CopyPlan(NamedTuple):
             for tp, new in sorted(self.wanted.positions.items())
             for old in [self.positions.get(tp)]
         ]
-        return {"group": self.wanted.group, "version": self.wanted.version, "positions": rows}
+        return {"group": self.wanted.group, "version": self.wanted.version, "positions": rows, "notes": self.notes}
 
 
 def _checked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds
@@ -224,6 +224,23 @@ def plan_undo(
     raise NotAllowed(
         f"the history of group {ledger.group!r} has no reset{which} to undo. To go back to a version, use rewind"
     )
+
+
+def taken_back(ledger: Ledger, entry: Entry) -> list[str]:
+    """Return sentences on what an undo takes back: this entry of the loaded ledger, and copies into it since."""
+    now = ledger.snapshot.version
+    since = [each for each in ledger.history(now - entry.version + _MARGIN) if entry.version < each.version <= now]
+    copies = [each for each in since if each.event == "copy" and any(move.before for move in each.moves.values())]
+    return [f"this takes back {_told(entry)}"] + [
+        f"it also takes back {_told(each)}. The history has not what was read in between, so its records may come again"
+        for each in copies[::-1]
+    ]
+
+
+def _told(entry: Entry) -> str:
+    at = datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    why = f": {entry.reason}" if entry.reason else ""
+    return f"version {entry.version}, a {entry.event} by {entry.actor} at {at}{why}"
 
 
 def _plan_back(
