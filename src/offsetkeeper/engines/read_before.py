@@ -25,9 +25,9 @@ def read_before(plan: Plan, history: Iterable[Entry]) -> list[PlanRow]:
         plan: the plan of the start.
         history: the ledger's history, newest first.
     """
-    entries = [*history]
-    began = _first_starts(entries)
-    forgotten = {tp for entry in entries for tp in entry.forgot}  # read before, and then begun anew
+    history = [*history]
+    forgotten = {tp for entry in history for tp in entry.forgot}  # read before, and then begun anew
+    began = _first_starts(history)
     return [
         row
         for row in plan.rows

@@ -28,7 +28,8 @@ _COPY = "copy"
 _HOLDER = "copy of "
 _OWN_HISTORY = (
     "the target keeps its own history, and gets one entry for the copy: that of the source is not copied. So verify "
-    "finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, from before the copy"
+    "finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, from before "
+    "the copy"
 )
 
 
