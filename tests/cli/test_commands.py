@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
-from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError, Stale
+from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, Refused, SettingsError, Stale
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -435,6 +437,59 @@ def test_a_rewind_leads_to_any_version_of_the_ledger(desk: Desk) -> None:
     assert desk.offsets() == [0, 0]
     desk.run("rewind", "shop", "--version", "4", "--execute")
     assert desk.offsets() == [4, 10]
+
+
+@pytest.mark.parametrize("back", [["rewind", "shop", "--version", "2"], ["undo", "shop"]])
+def test_a_way_back_that_retention_has_cut_is_clipped_on_request_and_what_is_lost_is_counted(
+    desk: Desk, back: list[str]
+) -> None:
+    desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute")
+    desk.run("reset", "shop", "--all-topics", "--to-latest", "--execute")
+    admin = AdminClient({"bootstrap.servers": desk.brokers})
+    [cut] = admin.delete_records([KafkaPartition(desk.topic, 0, 7)]).values()
+    assert cut.result(LIMIT_S).low_watermark == 7
+    with pytest.raises(Refused, match=r"offset 0 .* 7 to 10 \(7 offsets are lost\)\. --clip takes the nearest one"):
+        desk.run(*back, "--execute")
+    assert desk.offsets() == [10, 10]
+    steps = desk.json(*back, "--clip")["steps"]
+    assert [(step["new"], step["lost"]) for step in steps] == [(7, 7), (0, 0)]
+    told = desk.run(*back, "--clip", "--execute").stdout
+    assert "above the beginning\tlost\n" in told
+    assert f"{desk.topic} 0: Kafka does not hold offset 0; 7 is the nearest one that it holds. 7 offsets in" in told
+    assert desk.offsets() == [7, 0]
+
+
+def test_a_position_is_forgotten_on_request_and_undo_puts_it_back(desk: Desk) -> None:
+    shown = desk.run("forget", "shop", f"{desk.topic}:1").stdout
+    assert f"{desk.topic}\t1\t10\tfrom its beginning" in shown
+    assert shown.endswith("Nothing was changed. Add --execute to make the change.\n")
+    assert desk.offsets() == [4, 10]
+    assert desk.run("forget", "shop", f"{desk.topic}:1", "--reason", "a typo", "--execute").stdout.endswith("Done.\n")
+    assert desk.offsets() == [4]
+    [entry] = desk.json("history", "shop", "--limit", "1")
+    assert (entry["event"], entry["forgot"][0][:2]) == ("forget", [desk.topic, 1])
+    assert entry["reason"].startswith("a typo (by ")
+    verdicts = {each["partition"]: each["verdict"] for each in desk.json("plan", "shop")["partitions"]}
+    assert verdicts == {0: "resume", 1: "new"}
+    assert desk.json("verify", "shop")["findings"] == []
+    desk.run("undo", "shop", "--execute")
+    assert desk.offsets() == [4, 10]
+
+
+def test_nothing_is_forgotten_under_a_run_or_a_batch(desk: Desk) -> None:
+    ledger = Ledger(open_store(desk.store), "shop", name="host:2")
+    ledger.acquire("start")
+    assert "host:2 holds the group: --execute is refused" in desk.run("forget", "shop", f"{desk.topic}:1").stdout
+    with pytest.raises(Fenced):
+        desk.run("forget", "shop", f"{desk.topic}:1", "--execute")
+    ledger.begin(ledger.batch([OffsetRange(desk.topic, 0, 4, 6)]))
+    for arguments in (["--execute", "--force"], []):
+        with pytest.raises(NotAllowed, match=r"is in batch .*, which is pending: the next start deals with it"):
+            desk.run("forget", "shop", desk.topic, *arguments)
+    desk.run("forget", "shop", f"{desk.topic}:1", "--execute", "--force")
+    assert desk.offsets() == [4]
+    with pytest.raises(Fenced):
+        ledger.abandon("over")
 
 
 def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from offsetkeeper.errors import (
     Refused,
     VersionConflict,
 )
-from offsetkeeper.operate.copy import copy
+from offsetkeeper.operate.copy import copy, preview
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.stores.sqlite import SQLiteStore
 from offsetkeeper.testing.faults import Fault, faulty
@@ -276,6 +276,43 @@ def test_what_cannot_be_copied_is_told(source: MemoryStore, target: MemoryStore)
     target.abilities = frozenset()
     with pytest.raises(GuaranteeRefused, match="only be read"):
         copy("g", source, target)
+
+
+def test_a_target_that_keeps_its_own_history_is_told(source: MemoryStore, target: MemoryStore) -> None:
+    """The help said that the history is copied; back over the first store it is not."""
+    assert preview("g", source, target).notes == []
+    copy("g", source, target)
+    assert preview("g", source, target).notes == []
+    ledger = Ledger(target, "g")
+    ledger.load()
+    ledger.rewind({A: Position(1, "id")}, "a reset in the copy")
+    [note] = preview("g", target, source, overwrite=True).notes
+    assert note.startswith("the target keeps its own history, and gets one entry for the copy")
+    copy("g", target, source, overwrite=True)
+    newest = source.history("g", 1)[0]
+    assert (newest.event, [entry.event for entry in source.history("g", 100)].count("rewind")) == ("copy", 0)
+
+
+def test_a_forgotten_row_stays_in_its_store_and_counts_in_no_copy(source: MemoryStore, target: MemoryStore) -> None:
+    """The copy has the positions; the row of the target is checked and written over if the source has a position."""
+    there = Ledger(target, "g")
+    there.acquire()
+    there.place({A: Position(1), TopicPartition("c", 0): Position(8)})
+    there.forget([A, TopicPartition("c", 0)], "to be replaced")
+    there.release()
+    copied = copy("g", source, target, overwrite=True)
+    assert target.load("g") == copied
+    assert (copied.positions, [*copied.forgotten]) == (source.load("g").positions, [TopicPartition("c", 0)])
+    with pytest.raises(NotAllowed, match="a row of c 0, which was forgotten, and format 3 cannot say so"):
+        copy("g", source, target, overwrite=True, format=3)
+    ledger = Ledger(source, "g")
+    ledger.load()
+    ledger.forget([B], "never read")
+    with pytest.raises(NotAllowed, match=r"a position of b 7, .* \(offsetkeeper forget g b:7\)"):
+        copy("g", source, target, overwrite=True)
+    elsewhere = fresh()
+    assert copy("g", source, elsewhere).positions.keys() == {A}
+    assert [entry.forgot for entry in elsewhere.history("g", 2)] == [{}, {B: Position(6)}]
 
 
 def test_nothing_is_copied_onto_itself_however_it_is_spelled(tmp_path: Path) -> None:

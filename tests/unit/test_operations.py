@@ -6,8 +6,9 @@ likes. The commands' own tests ask a real one.
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -21,7 +22,17 @@ from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.operate.audit import Kind, audit
-from offsetkeeper.operate.reset import Shift, apply_reset, known_history, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.copy import copy
+from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
+from offsetkeeper.operate.reset import (
+    Shift,
+    apply_reset,
+    known_history,
+    plan_reset,
+    plan_rewind,
+    plan_undo,
+    taken_back,
+)
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -34,6 +45,10 @@ BACK = (
 AHEAD = (
     "streaming queries of this group skip the records in between; the start of queries with state is refused: "
     "they need a new checkpoint and offsets= to follow this reset"
+)
+FIRST_OF_B = (
+    "without a position until now, so check the names: b. If no program of this group reads them, these positions stay "
+    "behind for ever, and undo does not take them out: offsetkeeper forget does"
 )
 
 
@@ -166,7 +181,10 @@ def test_partitions_that_are_gone_are_told_where_their_topic_is_named(group: Gro
     plan = group.plan("earliest", topics=["a"])
     assert (plan.offsets, plan.gone) == ({A0: 10}, (A1,))
     assert plan.notes == [BACK, "not moved, because they are no longer in Kafka: a 1"]
-    assert (group.plan("earliest", A0).notes, group.plan("earliest", topics=["b"]).notes) == ([BACK], [AHEAD])
+    assert (group.plan("earliest", A0).notes, group.plan("earliest", topics=["b"]).notes) == (
+        [BACK],
+        [AHEAD, FIRST_OF_B],
+    )
     with pytest.raises(Refused, match="a 1 does not exist"):
         group.plan("earliest", A1, topics=["a"])
 
@@ -285,7 +303,7 @@ def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:
 
 def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: Group) -> None:
     group.do(group.plan({A0: 30, B0: 70}))
-    told = "b 0 had no position then and is at 70 now: a position is never removed"
+    told = "b 0 had no position then and is at 70 now: .* Do that with offsetkeeper forget g b:0"
     for version in (2, 4):
         with pytest.raises(Refused, match=told):
             plan_rewind(group.ledger, group.cluster, version)
@@ -297,10 +315,86 @@ def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: 
         plan_undo(group.ledger, group.cluster, topics=["c"])
 
 
+def forget(group: Group, *partitions: TopicPartition, topics: Collection[str] = ()) -> None:
+    """Take positions out of the ledger."""
+    apply_forgetting(group.ledger, plan_forgetting(group.ledger.load(), partitions, topics), "test")
+
+
+def test_a_position_of_a_topic_that_the_group_never_read_is_told_and_can_be_forgotten(group: Group) -> None:
+    """A typo in --topic: `lag` said "stopped" for ever, and no command took the position out."""
+    reset = group.plan("latest", topics=["b"])
+    assert FIRST_OF_B in reset.notes
+    group.do(reset)
+    forget(group, topics=["b"])
+    found = group.ledger.load()
+    assert group.offsets == {A0: 40, A1: 20}
+    assert (found.missing, audit(group.ledger.history()[::-1], found)) == (frozenset(), [])
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    assert group.offsets == {A0: 40, A1: 20, B0: 70}
+
+
+def test_an_undo_puts_back_what_was_forgotten_also_after_a_start_began_it_anew(group: Group) -> None:
+    forget(group, A0)
+    group.ledger.acquire()
+    group.ledger.place({A0: Position(10, "ida")})
+    group.ledger.commit(group.ledger.batch([OffsetRange(*A0, 10, 25), OffsetRange(*A1, 20, 30)]))
+    group.ledger.release()
+    found = audit(group.ledger.history()[::-1], group.ledger.load())
+    assert [(each.kind, each.start, each.end, each.explained) for each in found] == [(Kind.OVERLAP, 10, 40, True)]
+    assert plan_rewind(group.ledger, group.cluster, 6).offsets == {A0: 10, A1: 20}
+    plan, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
+    assert (entry.event, plan.offsets) == ("forget", {A0: 40, A1: 20})
+    group.do(plan)
+    assert audit(group.ledger.history()[::-1], group.ledger.load())[0].explained
+
+
+def test_what_is_forgotten_and_put_back_at_once_has_left_nothing(group: Group) -> None:
+    forget(group, A0, A1)
+    assert group.offsets == {}
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    assert group.offsets == {A0: 40, A1: 20}
+    assert audit(group.ledger.history()[::-1], group.ledger.load()) == []
+    assert counted(group.plan("earliest", A0), A0) == (30, 0)
+
+
+def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> None:
+    """A reset here, a copy elsewhere, a reset there and a copy back: undo took back the first one without a word."""
+    group.do(group.plan({A0: 60}))
+    _, entry = plan_undo(group.ledger, group.cluster)
+    [told] = taken_back(group.ledger, entry)
+    assert re.fullmatch(
+        r"this takes back version 5, a rewind by .* at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00: test", told
+    )
+    here, there = group.ledger.store, MemoryStore(f"memory://{secrets.token_hex(8)}")
+    copy("g", here, there)
+    group.ledger = Ledger(there, "g")
+    _, entry = plan_undo(group.ledger, group.cluster)
+    assert (entry.reason, len(taken_back(group.ledger, entry))) == ("test", 1)  # this history is whole
+    group.do(group.plan({A0: 80}))
+    copy("g", there, here, overwrite=True)
+    group.ledger = Ledger(here, "g")
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    notes = taken_back(group.ledger, entry)
+    assert (entry.version, plan.offsets) == (5, {A0: 40})
+    assert notes[1].startswith("it also takes back version 6, a copy by ")
+    assert there.address in notes[1]
+
+
+def test_what_a_start_does_with_a_forgotten_partition_is_told(group: Group) -> None:
+    some, every = (plan_forgetting(group.ledger.load(), {A0}, topics) for topics in ((), ("a",)))
+    assert [some.start(tp) for tp, _ in some.positions] == ["from its beginning"]
+    assert [every.start(tp) for tp, _ in every.positions] == ["where start= says"] * 2
+    assert (len(some.notes), len(every.notes)) == (4, 5)
+    with pytest.raises(Refused, match="no partition of c is among the positions of group 'g'"):
+        plan_forgetting(group.ledger.load(), (), ["c"])
+    with pytest.raises(SettingsError, match="say which positions"):
+        plan_forgetting(group.ledger.load(), (), ())
+
+
 def test_what_the_refusal_of_an_undo_advises_leads_to_it(group: Group) -> None:
     """Though the newest reset is then the one that was advised."""
     group.do(group.plan("latest", topics=["a", "b"]))
-    with pytest.raises(Refused, match="Reset this partition, for example to earliest, and name the partitions"):
+    with pytest.raises(Refused, match="reset this partition, for example to earliest, and name the partitions"):
         plan_undo(group.ledger, group.cluster)
     group.do(group.plan("earliest", B0))
     plan, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
@@ -331,6 +425,39 @@ def test_an_undo_takes_nothing_back_where_no_reset_moved_what_is_named(group: Gr
     group.run(OffsetRange(*B0, 5, 60))
     with pytest.raises(NotAllowed, match="no reset of these partitions to undo"):
         plan_undo(group.ledger, group.cluster, topics=["b"])
+
+
+def test_a_way_back_to_what_retention_has_cut_is_refused_or_clipped_and_what_is_lost_is_counted(group: Group) -> None:
+    """The refusal had no remedy: a reset could be clipped, a rewind and an undo could not."""
+    group.do(group.plan("latest", A0, A1))
+    group.kafka.found[A0] = Bounds(65, 100, "ida")
+    ways: list[Callable[[bool], ResetPlan]] = [
+        lambda clip: plan_undo(group.ledger, group.cluster, clip=clip)[0],
+        lambda clip: plan_rewind(group.ledger, group.cluster, 3, clip=clip),
+    ]
+    for plan in ways:
+        with pytest.raises(Refused, match=r"a 0: offset 40 .* 65 to 100 \(25 offsets are lost\)\. --clip takes"):
+            plan(False)  # noqa: FBT003 - clip
+        made = plan(True)  # noqa: FBT003
+        assert (made.offsets, made.lost, made.clipped) == ({A0: 65, A1: 20}, {A0: 25}, ((A0, 40),))
+        assert made.clips == [
+            "a 0: Kafka does not hold offset 40; 65 is the nearest one that it holds. 25 offsets in between are lost"
+        ]
+        assert load_plan(made.dump(), "here") == made
+    group.do(made)
+    assert group.offsets == {A0: 65, A1: 20}
+
+
+def test_clipped_back_from_beyond_the_end_nothing_is_lost(group: Group) -> None:
+    assert group.plan(120, A0, clip=True).lost == {}
+    assert group.plan(4, A0, clip=True).lost == {A0: 6}
+
+
+def test_a_topic_that_was_made_again_is_not_clipped_into(group: Group) -> None:
+    group.do(group.plan("latest", A0))
+    group.kafka.found[A0] = Bounds(65, 100, "another")
+    with pytest.raises(Refused, match="created again"):
+        plan_undo(group.ledger, group.cluster, clip=True)
 
 
 def test_the_reset_that_made_a_group_is_not_undone_in_silence(group: Group) -> None:

@@ -35,6 +35,12 @@ def test_a_partition_without_a_position_and_one_where_it_first_began_were_not_re
     assert read_before(planned({A: 7}), [Entry(3, "acquire", "3", 0, "test"), PLACED]) == []
 
 
+def test_a_partition_that_was_forgotten_and_begun_anew_was_read_before() -> None:
+    """Its place looks like that of a first start."""
+    forgotten = Entry(1, "forget", "1", 0, "test", forgot={A: Position(40)})
+    assert [row.topic_partition for row in read_before(planned({A: 7}), [PLACED, forgotten])] == [A]
+
+
 @pytest.mark.parametrize("history", [[], [entry(1, "copy", None, 7)], [entry(1, "rewind", None, 7)]])
 def test_a_position_of_another_origin_was_read_before(history: list[Entry]) -> None:
     assert [row.topic_partition for row in read_before(planned({A: 7}), history)] == [A]

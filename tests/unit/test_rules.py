@@ -23,6 +23,7 @@ from offsetkeeper.core.rules import (
     Begin,
     Commit,
     Event,
+    Forget,
     Holder,
     Mark,
     Place,
@@ -53,6 +54,7 @@ EVENTS: tuple[Event, ...] = (
     Abandon(),
     Settle(),
     Rewind({A: Position(2, "id")}, force=True),
+    Forget((OTHER,), force=True),
     Adopt("topic", 9, force=True),
 )
 ADVANCED = {A: Move(Position(10, "id"), Position(15, "id")), B: Move(Position(20, "id"), Position(21, "id"))}
@@ -86,6 +88,8 @@ TAKE: Meaning = ({"owner": NEXT, "epoch": 5}, {}, ())
 PLACE: Meaning = ({"positions": moved(PLACED)}, PLACED, ())
 MOVE: Meaning = ({"positions": moved(REWOUND), "generation": 3, "pending": None}, REWOUND, ())
 ACCEPT: Meaning = ({"landed": {"topic": Landed(9)}, "sequence": 9, "pending": None}, {}, ())
+KEPT = {A: POSITIONS[A], B: POSITIONS[B]}
+FORGET: Meaning = ({"positions": KEPT, "forgotten": {OTHER: Position(30)}, "generation": 3}, {}, ())
 MEANINGS: dict[str, Meaning] = {
     "take": TAKE,
     "take: the owner before is fenced": TAKE,
@@ -100,6 +104,9 @@ MEANINGS: dict[str, Meaning] = {
     "drop": ({"pending": None}, {}, RANGES),
     "move": MOVE,
     "move; may drop it": MOVE,
+    "forget": FORGET,
+    "forget other parts": FORGET,
+    "forget when forced: the owner is fenced": (FORGET[0] | {"owner": None}, {}, ()),
     "settle": ({"unsettled": None}, {}, RANGES),
     "only when forced: the owner is fenced": (MOVE[0] | {"owner": None}, REWOUND, ()),
     "accept": ACCEPT,
@@ -176,6 +183,7 @@ def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, h
             token=TOKENS.get(word, ""),
             ranges=ranges,
             moves={} if name == "commit" else moves,
+            forgot={OTHER: Position(30)} if name == "forget" else {},
         )
     assert before == given
 
@@ -196,6 +204,32 @@ def refused(before: Snapshot, event: Event, error: type[Exception]) -> str:
 MINE = ledger(Holder.MINE, pending=False)
 QUERY = "00000000-0000-0000-0000-000000000001"
 MINE_PENDING = ledger(Holder.MINE, pending=True)
+
+
+@pytest.mark.parametrize(
+    ("event", "before", "error", "told"),
+    [
+        (Forget((UNKNOWN,)), MINE, NotAllowed, "no position of t 3: there is nothing to forget"),
+        (Forget((OTHER, A)), MINE_PENDING, NotAllowed, "t 0 is in batch g/earlier/7, which is pending"),
+        (Forget((A,)), replace(MINE, unsettled=PENDING), NotAllowed, "t 0 is in batch g/earlier/7, which is unsettled"),
+        (Forget((OTHER,)), ledger(Holder.TAKEN, pending=False), Fenced, "is held by host:2"),
+    ],
+    ids=["no position", "in the pending batch", "in the unsettled batch", "held"],
+)
+def test_a_position_is_not_forgotten_under_a_batch_or_a_run(
+    event: Forget, before: Snapshot, error: type[Exception], told: str
+) -> None:
+    assert told in refused(before, event, error)
+
+
+@pytest.mark.parametrize("event", [Place({OTHER: Position(3, "id")}), Rewind({OTHER: Position(3, "id")})])
+def test_a_forgotten_position_comes_back_over_its_row(event: Event) -> None:
+    """The store checks the row that is there; the history says that there was no position."""
+    forgotten = decide(MINE, Forget((OTHER,)), AUTHOR).after
+    change = decide(forgotten, event, AUTHOR)
+    assert change.moves == {OTHER: Move(Position(30), Position(3, "id"))}
+    assert change.entry.moves == {OTHER: Move(None, Position(3, "id"))}
+    assert (change.after.positions[OTHER], change.after.forgotten) == (Position(3, "id"), {})
 
 
 @pytest.mark.parametrize("epoch", [0, 3, 4, 6])

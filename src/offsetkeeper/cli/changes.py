@@ -42,8 +42,9 @@ def finish(
     if as_json:
         return found
     columns = ["topic", "partition", "old", "new", "read again", "skipped", "above the beginning"]
+    columns += ["lost"] if made.lost else []
     columns += ["retention", "lost in"] if lags else []
-    rows, spare = [_row(step, lags) for step in made.steps], ("above the beginning", "lost in", "retention")
+    rows, spare = [_row(step, made, lags) for step in made.steps], ("above the beginning", "lost in", "retention")
     say_table(columns, rows, title=f"{made.group}, from version {made.version}", spare=spare)
     for note in made.notes:
         say(f"note: {note}")
@@ -59,8 +60,9 @@ def finish(
     return found
 
 
-def _row(step: Step, lags: Mapping[TopicPartition, Lag]) -> tuple[object, ...]:
-    cells = (*step.topic_partition, step.old, step.new.offset, step.replayed, step.skipped, step.above_beginning)
+def _row(step: Step, made: ResetPlan, lags: Mapping[TopicPartition, Lag]) -> tuple[object, ...]:
+    lost = (made.lost.get(step.topic_partition, 0),) if made.lost else ()
+    cells = (*step.topic_partition, step.old, step.new.offset, step.replayed, step.skipped, step.above_beginning, *lost)
     lag = lags.get(step.topic_partition)
     if lag is None or lag.retention_used is None:
         return (*cells, None, None) if lags else cells

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import checkpoint, doctor, init, inspect, lag, modify, replay, reset, serve
+from offsetkeeper.cli import checkpoint, doctor, forget, init, inspect, lag, modify, replay, reset, serve
 from offsetkeeper.cli.output import LOG_FORMAT, complain
 from offsetkeeper.errors import OffsetkeeperError
 
@@ -99,7 +99,8 @@ def demo(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(inspect.groups, inspect.show, inspect.plan, lag.lag, inspect.history, inspect.verify),
-    *(doctor.doctor, replay.replay, reset.reset, modify.rewind, modify.undo, modify.adopt, modify.copy, serve.serve),
+    *(doctor.doctor, replay.replay, reset.reset, modify.rewind, modify.undo, forget.forget, modify.adopt, modify.copy),
+    serve.serve,
     init.init,
 )
 for _command in _COMMANDS:

@@ -9,12 +9,12 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute, Force, Reason, finish, signed
 from offsetkeeper.cli.output import say, say_json, say_table
-from offsetkeeper.cli.targets import DryRun, Scope, check_execute, parse_scope
+from offsetkeeper.cli.targets import Clip, DryRun, Scope, check_execute, parse_scope
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
-from offsetkeeper.operate.reset import plan_rewind, plan_undo
+from offsetkeeper.operate.reset import plan_rewind, plan_undo, taken_back
 
 ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.")]
 
@@ -27,6 +27,7 @@ def rewind(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: Scope = None,
+    clip: Clip = False,
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
@@ -41,7 +42,7 @@ def rewind(
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
-        made = plan_rewind(ledger, cluster, version, partitions=partitions, topics=topics)
+        made = plan_rewind(ledger, cluster, version, partitions=partitions, topics=topics, clip=clip)
         why = reason or f"rewind to version {version}"
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
     if as_json:
@@ -55,13 +56,14 @@ def undo(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: Scope = None,
+    clip: Clip = False,
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Undo the newest reset and all commits since. With --topic: the newest reset of those partitions only.
+    """Undo the newest reset or forget and all commits since. With --topic: the newest reset of those partitions only.
 
     Example: offsetkeeper undo orders --execute
     """
@@ -69,11 +71,13 @@ def undo(
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
-        made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics)
-        why = reason or f"undo of version {entry.version}"
+        made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics, clip=clip)
+        why, notes = reason or f"undo of version {entry.version}", taken_back(ledger, entry)
+        for note in [] if as_json else notes:
+            say(f"note: {note}")
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
     if as_json:
-        say_json(found)
+        say_json({**found, "notes": [*notes, *found["notes"]]})
 
 
 def adopt(
@@ -135,6 +139,8 @@ def copy(
 ) -> None:
     """Copy a group into another store: positions, pending batch, history. The source does not change.
 
+    A target that has a ledger of the group already keeps its own history; the preview says so.
+
     Example: offsetkeeper copy orders --store sqlite:///offsets.db --to postgresql://host/shop --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
@@ -166,6 +172,8 @@ def copy_group(group: str, source: Store, target: Store, *, execute: bool, as_js
         return
     rows = [tuple(row.values()) for row in found["positions"]]
     say_table(("topic", "partition", "old", "new"), rows, title=f"{group}, from {source.address} to {target.address}")
+    for note in plan.notes:
+        say(f"note: {note}")
     if plan.wanted.pending is not None:
         say(f"the pending batch {plan.wanted.pending.id} is copied too")
     if (number := how.get("format", FORMAT)) != FORMAT:

@@ -89,8 +89,8 @@ def only(given: list[Target | Shift]) -> Target | Shift:
     return given[0]
 
 
-def parse_scope(texts: list[str]) -> tuple[set[TopicPartition], set[str]]:
-    """Return the partitions and the whole topics that `--topic` names.
+def parse_scope(texts: list[str], option: str = "--topic ") -> tuple[set[TopicPartition], set[str]]:
+    """Return the partitions and the whole topics that `--topic`, or an argument, names.
 
     Raises:
         SettingsError: a text names neither a topic nor partitions.
@@ -100,7 +100,7 @@ def parse_scope(texts: list[str]) -> tuple[set[TopicPartition], set[str]]:
     for text in texts:
         match = _PARTITIONS.fullmatch(text)
         if match is None:
-            raise SettingsError(f"--topic {text}: write topic, or topic:0,1")
+            raise SettingsError(f"{option}{text}: write topic, or topic:0,1")
         if match[2] is None:
             topics.add(match[1])
         else:

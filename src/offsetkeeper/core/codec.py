@@ -7,9 +7,10 @@ partitions that have a position, as "0-11,14" for each topic. `clusters` has the
 far as it is known, and "*" instead of them where all are in one. `given` is a digest of the offsets that a start was
 given. The pending batch names in `program` what its program reads and writes. `queries` has the number of the next
 batch of each query with state, and its pending batch the number in `query`; ledgers without it count these batches as
-positions, see `query_rows`. Format 3 has `unsettled`, the pending
-batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history entries.
-In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its id.
+positions, see `query_rows`. `forgotten` has the offsets of rows that no longer count. Format 3 has `unsettled`, the
+pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history
+entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its
+id.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from offsetkeeper.core.offsets import (
     Position,
     Positions,
     TopicPartition,
+    by_topic,
     check_offset,
     check_partition,
     digest_of,
@@ -78,6 +80,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "clusters": _grouped(snapshot.positions, lambda at: at.cluster_id),
         "leader_epochs": _epochs(snapshot.positions),
         "given": snapshot.given,
+        **({"forgotten": by_topic({tp: at.offset for tp, at in gone.items()})} if (gone := snapshot.forgotten) else {}),
     }
 
 
@@ -125,6 +128,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
         sequence = _natural(raw["sequence"])
         pending = _load_pending(raw["pending"], group, sequence)
         missing = _load_missing(raw.get("holds", {}), positions)
+        positions, forgotten = _load_forgotten(raw.get("forgotten", {}), positions)
         positions, counted = split_positions(positions)
         return Snapshot(
             group=group,
@@ -141,6 +145,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             unsettled=_load_unsettled(raw, group),
             missing=missing,
             given=_text(raw.get("given", "")),
+            forgotten=forgotten,
         )
     except GARBAGE as error:
         raise _no_control(where, error) from None
@@ -168,6 +173,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         **({"counts": {query: [*count] for query, count in entry.counts.items()}} if entry.counts else {}),
         **({"cuts": [[*tp, at] for tp, at in entry.cuts.items()]} if entry.cuts else {}),
         **({"having": entry.having} if entry.having else {}),
+        **({"forgot": [[*tp, _stored(at)] for tp, at in entry.forgot.items()]} if entry.forgot else {}),
     }
 
 
@@ -226,6 +232,7 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             counts=_load_counts(raw["counts"]) if "counts" in raw else counts,
             cuts=_load_cuts(raw.get("cuts", [])),
             having=Having(raw.get("having", "")),
+            forgot=_load_forgot(raw.get("forgot", [])),
         )
     except GARBAGE as error:
         raise _no_entry(where, error) from None
@@ -303,6 +310,16 @@ def _spans(numbers: Sequence[int]) -> str:
 def _load_missing(holds: dict[str, str], positions: Positions) -> frozenset[TopicPartition]:
     """Return the partitions that the control record names and that have no position."""
     return frozenset(tp for tp in _named(holds) if tp not in positions)
+
+
+def _load_forgotten(raw: dict[str, dict[str, Any]], rows: Positions) -> tuple[Positions, Positions]:
+    """Return the rows that count, and those that do not. A row that another program has moved since counts again."""
+    if not raw:
+        return rows, NO_POSITIONS
+    offsets = {TopicPartition(topic, _natural(int(p))): at for topic, of in raw.items() for p, at in of.items()}
+    same = {tp: rows[tp] for tp, at in offsets.items() if tp in rows and rows[tp].offset == check_offset(at)}
+    forgotten = {tp: Position(at.offset, at.topic_id) for tp, at in same.items()}
+    return {tp: at for tp, at in rows.items() if tp not in forgotten}, forgotten
 
 
 _Groups = dict[str, dict[str, str] | str]
@@ -436,6 +453,10 @@ def _load_cuts(raw: list[Any]) -> Cuts:
         check_partition(TopicPartition(topic, partition)): -1 if at == -1 else check_offset(at)
         for topic, partition, at in raw
     }
+
+
+def _load_forgot(raw: list[Any]) -> dict[TopicPartition, Position]:
+    return {check_partition(TopicPartition(topic, partition)): _load_stored(at) for topic, partition, at in raw}
 
 
 def _load_program(raw: dict[str, Any] | None) -> Program | None:

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -354,6 +354,16 @@ class Ledger:
             VersionConflict: the ledger has changed since it was loaded; nothing was moved.
         """
         self._apply(rules.Rewind(positions, force, queries), reason)
+
+    def forget(self, partitions: Collection[TopicPartition], reason: str, *, force: bool = False) -> None:
+        """Take positions out of the ledger for an operator, based on the last loaded ledger; see `rules.Forget`.
+
+        Raises:
+            Fenced: a run holds the group, and `force` is not set.
+            NotAllowed: a partition has no position, or is in a batch that is pending or unsettled.
+            VersionConflict: the ledger has changed since it was loaded; nothing was changed.
+        """
+        self._apply(rules.Forget(tuple(sorted(partitions)), force), reason)
 
     def history(self, limit: int = 100) -> Sequence[Entry]:
         """Return the newest `limit` changes, newest first."""

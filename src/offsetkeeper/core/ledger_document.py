@@ -21,8 +21,9 @@ from offsetkeeper.errors import CorruptStore
 
 def dump_document(snapshot: Snapshot, **more: Any) -> str:
     """Return the ledger as one line of JSON, with the keys of `more` added; the ledger's own keys win."""
-    offsets = by_topic({tp: position.offset for tp, position in snapshot.positions.items()})
-    own = {"version": snapshot.version, "offsets": offsets, "topic_ids": ids_by_topic(snapshot.positions)}
+    rows = snapshot.rows
+    offsets = by_topic({tp: position.offset for tp, position in rows.items()})
+    own = {"version": snapshot.version, "offsets": offsets, "topic_ids": ids_by_topic(rows)}
     return json.dumps({**more, **own, **control_fields(snapshot)}, separators=(",", ":"))
 
 

@@ -87,6 +87,8 @@ class Snapshot:
         missing: partitions whose position the ledger had, and the store has no more: another program deleted it.
         given: digest of the offsets that the user gave to an earlier start; empty if none.
         queries: the number of the next batch of each streaming query with state, by the query's id.
+        forgotten: rows of partitions that `forget` took out of the ledger. They stay for other programs, and count
+            again if another program moves them. A position without cluster and epoch.
         format: the older format in which stores write the ledger, see `core.older_format`; 0 for that of this release.
     """
 
@@ -104,7 +106,13 @@ class Snapshot:
     missing: frozenset[TopicPartition] = frozenset()
     given: str = ""
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
+    forgotten: Positions = field(default_factory=lambda: NO_POSITIONS)
     format: int = field(default=0, compare=False)
+
+    @property
+    def rows(self) -> Positions:
+        """What a store keeps as rows: the positions, and those that were forgotten."""
+        return {**self.forgotten, **self.positions} if self.forgotten else self.positions
 
     def landed_in(self, output: str) -> Landed:
         """Return the last batch in an output; sequence 0 if the ledger knows none."""
@@ -137,7 +145,7 @@ class Entry:
 
     Attributes:
         version: version of the ledger after the change.
-        event: acquire, release, place, begin, mark, commit, abandon, settle, rewind or adopt.
+        event: acquire, release, place, begin, mark, commit, abandon, settle, rewind, forget or adopt.
         change_id: random id, unique to the change.
         at_ms: milliseconds since 1970, by the clock of the process that made the change.
         actor: host and process that made it.
@@ -152,6 +160,7 @@ class Entry:
         cuts: the offset at which the log of a partition was cut before its old position, for the moves that this
             caused; -1 if the offset is unknown. See `Bounds.common`.
         having: which outputs have the batch that was abandoned or settled. Entries of older releases do not say it.
+        forgot: the positions that were taken out of the ledger.
     """
 
     version: int
@@ -169,6 +178,7 @@ class Entry:
     counts: Counts = field(default_factory=dict)
     cuts: Cuts = field(default_factory=dict)
     having: Having = Having.NONE
+    forgot: Positions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +187,8 @@ class Change:
 
     Attributes:
         before, after: the ledger before and after the step.
-        moves: the positions that differ, before and after: a store checks the old and writes the new ones.
+        moves: the rows that differ, before and after: a store checks the old and writes the new ones. `before` is also
+            the row of a forgotten position, which `entry.moves` does not have.
         entry: the history line, written in the same step.
     """
 

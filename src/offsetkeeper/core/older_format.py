@@ -11,7 +11,7 @@ from dataclasses import replace
 from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.model import Entry, Having, Landed, Move, Snapshot
-from offsetkeeper.core.offsets import Position
+from offsetkeeper.core.offsets import NO_POSITIONS, Position
 from offsetkeeper.core.query_rows import join_moves, join_positions, join_ranges
 from offsetkeeper.errors import Refused, SettingsError, listed
 
@@ -43,6 +43,7 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
         pending=found.pending and replace(found.pending, program=None),
         unsettled=found.unsettled and replace(found.unsettled, program=None),
         given="",
+        forgotten=NO_POSITIONS,
         format=number,
     )
 
@@ -62,7 +63,7 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
     """Return a history entry as a release of that format reads it."""
     if number == FORMAT:
         return entry
-    entry = replace(entry, having=Having.NONE)
+    entry = replace(entry, having=Having.NONE, forgot={})
     moves = {tp: Move(move.before and _older(move.before), _older(move.after)) for tp, move in entry.moves.items()}
     if entry.event != "commit":
         return replace(entry, moves=join_moves(moves, entry.counts), counts={}, cuts={})

@@ -7,7 +7,7 @@ A group's ledger is in one of six states, seen from the process that asks:
     MINE    the process that asks         yes (PENDING)
     TAKEN   another run
 
-and only ten events change it. Each cell of the table says what the event does in that state:
+and only eleven events change it. Each cell of the table says what the event does in that state:
 
     event     FREE            MINE idle   MINE pending          TAKEN
     acquire   take            take        take                  take: the owner before is fenced
@@ -19,6 +19,7 @@ and only ten events change it. Each cell of the table says what the event does i
     abandon   -               -           drop                  fenced
     settle    -               settle      -                     fenced
     rewind    move            move        move; may drop it     only when forced: the owner is fenced
+    forget    forget          forget      forget other parts    forget when forced: the owner is fenced
     adopt     accept          accept      accept                accept when forced: the owner is fenced
 
 A rewind that moves no partition of the pending batch leaves it pending: the next run finishes it, and no record comes
@@ -56,7 +57,15 @@ from offsetkeeper.core.model import (
     Snapshot,
     check_sequence,
 )
-from offsetkeeper.core.offsets import MAX_OFFSET, OffsetRange, Position, TopicPartition, check_offset, check_partition
+from offsetkeeper.core.offsets import (
+    MAX_OFFSET,
+    OffsetRange,
+    Position,
+    Positions,
+    TopicPartition,
+    check_offset,
+    check_partition,
+)
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch
 
 Targets = Mapping[str, str]
@@ -171,7 +180,18 @@ class Rewind:
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
 
 
-Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Settle | Rewind | Adopt
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Take positions out of the ledger, as an operator decided. `force` fences a live owner.
+
+    Stores keep the rows, for other programs: `Snapshot.forgotten`.
+    """
+
+    partitions: tuple[TopicPartition, ...]
+    force: bool = False
+
+
+Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Settle | Rewind | Forget | Adopt
 
 
 class Holder(Enum):
@@ -202,6 +222,7 @@ class _Outcome:
     token: str = ""
     cuts: Cuts = field(default_factory=dict)
     having: Having = Having.NONE
+    forgot: Positions = field(default_factory=dict)
 
 
 def state_of(snapshot: Snapshot, owner_id: str) -> tuple[Holder, bool]:
@@ -230,7 +251,8 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
     after = replace(
         outcome.after,
         version=snapshot.version + 1,
-        positions=_moved(snapshot, outcome.moves),
+        positions=_moved(snapshot, outcome),
+        forgotten=_forgotten(snapshot, outcome),
         queries={**snapshot.queries, **{query: count.after for query, count in outcome.counts.items()}},
         missing=snapshot.missing.difference(outcome.moves),
         change_id=author.change_id,
@@ -251,8 +273,9 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         counts=outcome.counts,
         cuts=outcome.cuts,
         having=outcome.having,
+        forgot=outcome.forgot,
     )
-    return Change(before=snapshot, after=after, moves=outcome.moves, entry=entry)
+    return Change(before=snapshot, after=after, moves=_of_rows(snapshot, outcome.moves), entry=entry)
 
 
 def check_ranges(
@@ -306,10 +329,25 @@ def drops(pending: Batch, moved: Collection[TopicPartition]) -> bool:
     return pending.kind is Kind.QUERY or any(r.topic_partition in moved for r in pending.ranges)
 
 
-def _moved(snapshot: Snapshot, moves: Moves) -> Mapping[TopicPartition, Position]:
-    if not moves:
+def _moved(snapshot: Snapshot, outcome: _Outcome) -> Positions:
+    if not outcome.moves and not outcome.forgot:
         return snapshot.positions
-    return MappingProxyType({**snapshot.positions, **{tp: move.after for tp, move in moves.items()}})
+    kept = {tp: at for tp, at in snapshot.positions.items() if tp not in outcome.forgot}
+    return MappingProxyType({**kept, **{tp: move.after for tp, move in outcome.moves.items()}})
+
+
+def _forgotten(snapshot: Snapshot, outcome: _Outcome) -> Positions:
+    if not outcome.forgot and snapshot.forgotten.keys().isdisjoint(outcome.moves):
+        return snapshot.forgotten
+    rows = {tp: Position(at.offset, at.topic_id) for tp, at in outcome.forgot.items()}
+    return {**{tp: at for tp, at in snapshot.forgotten.items() if tp not in outcome.moves}, **rows}
+
+
+def _of_rows(snapshot: Snapshot, moves: Moves) -> Moves:
+    """Return the moves of rows: a forgotten position still has one."""
+    if snapshot.forgotten.keys().isdisjoint(moves):
+        return moves
+    return {tp: Move(snapshot.rows.get(tp), move.after) for tp, move in moves.items()}
 
 
 def _refusal(snapshot: Snapshot, event: Event, holder: Holder) -> OffsetkeeperError:
@@ -364,6 +402,36 @@ def _rewind_taken(snapshot: Snapshot, event: Rewind) -> _Outcome:
     if not event.force:
         raise _refusal(snapshot, event, Holder.TAKEN)
     return _rewind(replace(snapshot, owner=None), event)
+
+
+def check_forget(snapshot: Snapshot, partitions: Collection[TopicPartition]) -> None:
+    """Check that positions can be taken out of the ledger.
+
+    Raises:
+        NotAllowed: a partition has no position, or is in a batch that is pending or unsettled.
+    """
+    for batch, what in ((snapshot.pending, "pending"), (snapshot.unsettled, "unsettled")):
+        busy = sorted({r.topic_partition for r in batch.ranges}.intersection(partitions)) if batch else ()
+        if busy:
+            raise NotAllowed(
+                f"group {snapshot.group!r}: {busy[0]} is in batch {batch and batch.id}, which is {what}: the next "
+                "start deals with it. Forget the position after that"
+            )
+    unknown = sorted(tp for tp in partitions if tp not in snapshot.positions)
+    if unknown:
+        raise NotAllowed(f"group {snapshot.group!r} has no position of {unknown[0]}: there is nothing to forget")
+
+
+def _forget(snapshot: Snapshot, event: Forget) -> _Outcome:
+    check_forget(snapshot, event.partitions)
+    forgot = {tp: snapshot.positions[tp] for tp in sorted(event.partitions)}
+    return _Outcome(replace(snapshot, generation=snapshot.generation + 1), forgot=forgot)
+
+
+def _forget_taken(snapshot: Snapshot, event: Forget) -> _Outcome:
+    if not event.force:
+        raise _refusal(snapshot, event, Holder.TAKEN)
+    return _forget(replace(snapshot, owner=None), event)
 
 
 def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position], queries: Queries) -> _Outcome:
@@ -550,6 +618,12 @@ TABLE: Mapping[tuple[type[Event], Holder, bool], Rule] = MappingProxyType(
         (Rewind, Holder.MINE, _PENDING): _rewind,
         (Rewind, Holder.TAKEN, _IDLE): _rewind_taken,
         (Rewind, Holder.TAKEN, _PENDING): _rewind_taken,
+        (Forget, Holder.FREE, _IDLE): _forget,
+        (Forget, Holder.FREE, _PENDING): _forget,
+        (Forget, Holder.MINE, _IDLE): _forget,
+        (Forget, Holder.MINE, _PENDING): _forget,
+        (Forget, Holder.TAKEN, _IDLE): _forget_taken,
+        (Forget, Holder.TAKEN, _PENDING): _forget_taken,
         (Adopt, Holder.FREE, _IDLE): _adopt,
         (Adopt, Holder.FREE, _PENDING): _adopt,
         (Adopt, Holder.MINE, _IDLE): _adopt,

@@ -25,6 +25,8 @@ def read_before(plan: Plan, history: Iterable[Entry]) -> list[PlanRow]:
         plan: the plan of the start.
         history: the ledger's history, newest first.
     """
+    history = [*history]
+    forgotten = {tp for entry in history for tp in entry.forgot}  # read before, and then begun anew
     began = _first_starts(history)
     return [
         row
@@ -32,7 +34,7 @@ def read_before(plan: Plan, history: Iterable[Entry]) -> list[PlanRow]:
         if row.stored is not None
         and row.start is not None  # a partition that is gone is not read
         and row.verdict is not Verdict.GIVEN
-        and row.stored.offset != began.get(row.topic_partition)
+        and (row.stored.offset != began.get(row.topic_partition) or row.topic_partition in forgotten)
     ]
 
 

@@ -4,7 +4,8 @@ In each partition, a commit must start where the commit before it ends. If it do
 rewind, by a policy at the start of a run, or by an edit from outside of the ledger. A jump is a finding only if offsets
 were left out by it, or committed again: an `undo` leaves none. What outputs have of a batch that was dropped counts
 like a commit. Committed records that an election has cut from the log are a finding of their own. A position in the
-history must still be stored. If it was deleted, the next run sets it again and reads from there.
+history must still be stored, unless an operator has forgotten it. If it was deleted, the next run sets it again and
+reads from there.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ class _Known:
     Attributes:
         chapters: of each partition, the newest last.
         begun: the token of the batch that was begun last, and its ranges with their chapters.
+        away: partitions that were forgotten.
     """
 
     chapters: dict[TopicPartition, list[Chapter]] = field(default_factory=dict)
     begun: tuple[str, list[tuple[Chapter, OffsetRange]]] = ("", [])
+    away: set[TopicPartition] = field(default_factory=set)
 
     def places(self, ranges: Iterable[OffsetRange]) -> list[tuple[Chapter, OffsetRange]]:
         """Return ranges with their chapters."""
@@ -144,6 +147,8 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
     if version is not None and version > snapshot.version:
         findings.append(Discrepancy(Kind.MISSING, None, snapshot.version + 1, version + 1, snapshot.version, ""))
     for tp, found in sorted(known.chapters.items()):
+        if tp in known.away and tp not in snapshot.positions:
+            continue
         findings += _left(tp, found, snapshot.positions.get(tp), version or 0)
     told = [each for tp, found in known.chapters.items() for each in _told(tp, found)]
     return findings + sorted(told, key=lambda each: (each.version, each.topic_partition, each.start))
@@ -220,7 +225,11 @@ def _jumps(entry: Entry, known: _Known) -> Iterator[Discrepancy]:
         if tp in entry.cuts:
             common = entry.cuts[tp]
             found[-1].cut(common if common >= 0 else move.after.offset, entry.version, why)
-        _moved(found, move.after, entry.version, why if move.before is not None else "")
+        _moved(found, move.after, entry.version, why if move.before is not None or tp in known.away else "")
+        known.away.discard(tp)
+    for tp, at in entry.forgot.items():
+        yield from _edited(tp, chapters.setdefault(tp, [_first(at)]), at, entry.version)
+        known.away.add(tp)
     for r in entry.ranges if entry.event == "commit" else ():
         tp = r.topic_partition
         if tp not in chapters:

@@ -19,13 +19,18 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot
-from offsetkeeper.core.offsets import Positions
+from offsetkeeper.core.offsets import NO_POSITIONS, Positions
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict
 
 _COPY = "copy"
 _HOLDER = "copy of "
+_OWN_HISTORY = (
+    "the target keeps its own history, and gets one entry for the copy: that of the source is not copied. So verify "
+    "finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, from before "
+    "the copy"
+)
 
 
 def copy(
@@ -93,7 +98,9 @@ def preview(
     _, ledger, wanted = _checked(
         group, source, target, retry_timeout_s, force=force, overwrite=overwrite, number=format
     )
-    return CopyPlan(wanted, ledger.snapshot.positions)
+    found = ledger.snapshot
+    other = bool(found.version) and not _is_copy(found.owner) and not _same(_rows(found, wanted), wanted)
+    return CopyPlan(wanted, found.positions, other)
 
 
 class CopyPlan(NamedTuple):
@@ -102,10 +109,17 @@ class CopyPlan(NamedTuple):
     Attributes:
         wanted: the ledger that the target will hold.
         positions: the positions that the target holds now.
+        keeps_history: whether the target has a ledger already, so that it keeps its own history.
     """
 
     wanted: Snapshot
     positions: Positions
+    keeps_history: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on other effects of the copy."""
+        return [_OWN_HISTORY] if self.keeps_history else []
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, with the old and the new offset of each partition."""
@@ -114,7 +128,7 @@ class CopyPlan(NamedTuple):
             for tp, new in sorted(self.wanted.positions.items())
             for old in [self.positions.get(tp)]
         ]
-        return {"group": self.wanted.group, "version": self.wanted.version, "positions": rows}
+        return {"group": self.wanted.group, "version": self.wanted.version, "positions": rows, "notes": self.notes}
 
 
 def _checked(
@@ -149,7 +163,7 @@ def _wanted(origin: Ledger, *, force: bool) -> Snapshot:
             f"group {origin.group!r} in {origin.store.address} is held by {found.owner.name} (epoch "
             f"{found.owner.epoch}): stop that run first. If it has already died, copy with force"
         )
-    return replace(found, owner=None)
+    return replace(found, owner=None, forgotten=NO_POSITIONS)  # these rows stay where they are
 
 
 def _entries(origin: Ledger, target: Store, limit: int) -> Sequence[Entry]:
@@ -168,7 +182,14 @@ def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
     if not found.version and not overwrite and found.positions.items() - wanted.positions.items():
         raise NotAllowed(f"{where} other positions of group {group} already: copy with overwrite")
     if extra := sorted(found.positions.keys() - wanted.positions.keys()):
-        raise NotAllowed(f"{where} a position of {extra[0]}, which the source does not have: delete it there first")
+        raise NotAllowed(
+            f"{where} a position of {extra[0]}, which the source does not have: take it out there first "
+            f"(offsetkeeper forget {ledger.group} {extra[0].topic}:{extra[0].partition})"
+        )
+    if (extra := sorted(found.forgotten.keys() - wanted.positions.keys())) and 0 < wanted.format < FORMAT:
+        raise NotAllowed(
+            f"{where} a row of {extra[0]}, which was forgotten, and format {wanted.format} cannot say so: delete it"
+        )
 
 
 def _entries_done(ledger: Ledger, entries: Sequence[Entry]) -> int:
@@ -191,8 +212,9 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
         version=before.version + 1,
         epoch=max(before.epoch, wanted.epoch),
         change_id=entry.change_id,
+        forgotten={tp: at for tp, at in before.forgotten.items() if tp not in wanted.positions},
     )
-    stored = _rows(before, wanted).positions
+    stored = _rows(before, wanted).rows
     moves = {tp: Move(stored.get(tp), at) for tp, at in wanted.positions.items() if stored.get(tp) != at}
     made = replace(entry, version=after.version)
     if entry.event == _COPY:
@@ -206,7 +228,7 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
 
 
 def _essence(snapshot: Snapshot) -> Snapshot:
-    return replace(as_rows(snapshot), version=0, epoch=0, change_id="")
+    return replace(as_rows(snapshot), version=0, epoch=0, change_id="", forgotten=NO_POSITIONS)
 
 
 def _rows(found: Snapshot, wanted: Snapshot) -> Snapshot:

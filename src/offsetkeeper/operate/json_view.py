@@ -96,13 +96,17 @@ def reset_fields(
         executed: whether the plan was executed.
         owner: the run that holds the group and would be fenced.
     """
+    lost = plan.lost
     return {
         "group": plan.group,
         "executed": executed,
         "held_by": owner and owner.name,
         "digest": plan.digest,
         "version": plan.version,
-        "steps": [{**step.as_dict(), **_retention(lags.get(step.topic_partition))} for step in plan.steps],
+        "steps": [
+            {**step.as_dict(), "lost": lost.get(step.topic_partition, 0), **_retention(lags.get(step.topic_partition))}
+            for step in plan.steps
+        ],
         "drops": plan.drops and plan.drops._asdict(),
         "keeps": plan.keeps,
         "unsettled": plan.unsettled,

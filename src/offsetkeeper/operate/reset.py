@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds
@@ -158,6 +158,7 @@ def plan_rewind(
     *,
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
+    clip: bool = False,
 ) -> ResetPlan:
     """Return the plan that sets positions back to an earlier version of the ledger.
 
@@ -169,6 +170,7 @@ def plan_rewind(
         version: the version to go back to.
         partitions: partitions to move back. Without these and `topics`, all partitions.
         topics: topics of which all partitions are moved back.
+        clip: as in `plan_reset`.
 
     Raises:
         NotAllowed: the ledger was never at that version.
@@ -180,7 +182,7 @@ def plan_rewind(
         raise NotAllowed(
             f"group {ledger.group!r} is at version {snapshot.version}: give a version from 1 to {snapshot.version}"
         )
-    return _plan_back(ledger, cluster, version, partitions, topics)
+    return _plan_back(ledger, cluster, version, partitions, topics, clip=clip)
 
 
 def plan_undo(
@@ -189,6 +191,7 @@ def plan_undo(
     *,
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
+    clip: bool = False,
 ) -> tuple[ResetPlan, Entry]:
     """Return the plan that undoes the newest reset and the commits since, and the history entry of that reset.
 
@@ -200,6 +203,7 @@ def plan_undo(
         cluster: Kafka.
         partitions: partitions to move back. Without these and `topics`, all partitions.
         topics: topics of which all partitions are moved back.
+        clip: as in `plan_reset`.
 
     Raises:
         NotAllowed: the history has no such reset.
@@ -211,8 +215,10 @@ def plan_undo(
         if entry.version > found.version:
             continue  # newer than the loaded ledger: this plan will be refused as stale
         counted = bool(entry.counts) and not (partitions or topics)
-        if entry.event == "rewind" and (counted or any(is_named(tp, partitions, topics) for tp in entry.moves)):
-            return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
+        forgot = any(is_named(tp, partitions, topics) for tp in entry.forgot)
+        moved = counted or any(is_named(tp, partitions, topics) for tp in entry.moves)
+        if forgot or (entry.event == "rewind" and moved):
+            return _plan_back(ledger, cluster, entry.version - 1, partitions, topics, clip=clip), entry
     select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # refuses a wrong name
     which = " of these partitions" if partitions or topics else ""
     raise NotAllowed(
@@ -220,8 +226,31 @@ def plan_undo(
     )
 
 
+def taken_back(ledger: Ledger, entry: Entry) -> list[str]:
+    """Return sentences on what an undo takes back: this entry of the loaded ledger, and copies into it since."""
+    now = ledger.snapshot.version
+    since = [each for each in ledger.history(now - entry.version + _MARGIN) if entry.version < each.version <= now]
+    copies = [each for each in since if each.event == "copy" and any(move.before for move in each.moves.values())]
+    return [f"this takes back {_told(entry)}"] + [
+        f"it also takes back {_told(each)}. The history has not what was read in between, so its records may come again"
+        for each in copies[::-1]
+    ]
+
+
+def _told(entry: Entry) -> str:
+    at = datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    why = f": {entry.reason}" if entry.reason else ""
+    return f"version {entry.version}, a {entry.event} by {entry.actor} at {at}{why}"
+
+
 def _plan_back(
-    ledger: Ledger, cluster: Cluster, version: int, partitions: Collection[TopicPartition], topics: Collection[str]
+    ledger: Ledger,
+    cluster: Cluster,
+    version: int,
+    partitions: Collection[TopicPartition],
+    topics: Collection[str],
+    *,
+    clip: bool,
 ) -> ResetPlan:
     """Return the plan that goes back to a version of the loaded ledger; 0 is before its first change."""
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
@@ -230,15 +259,16 @@ def _plan_back(
     then = starts_since(entries, version) | positions_before(entries, now, version)
     chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
     refuse(
-        f"{tp} had no position then and is at {now[tp].offset} now: a position is never removed. "
-        "Reset this partition, for example to earliest, and name the partitions that go back"
+        f"{tp} had no position then and is at {now[tp].offset} now: no way back takes a position out. Do that with "
+        f"offsetkeeper forget {ledger.group} {tp.topic}:{tp.partition}. Or reset this partition, for example to "
+        "earliest, and name the partitions that go back"
         for tp in sorted(chosen - then.keys())
     )
     back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # partitions that stay ask nothing of Kafka
     every = not (partitions or topics)  # a query's state belongs to all that it has read
     numbers = numbers_before(entries, snapshot.queries, version) if every else {}
     bounds = _bounds_around(snapshot, cluster, back)
-    return make_reset(snapshot, ledger.store.address, back, bounds, numbers=numbers, history=entries)
+    return make_reset(snapshot, ledger.store.address, back, bounds, clip=clip, numbers=numbers, history=entries)
 
 
 def _left(snapshot: Snapshot, cluster: Cluster, moved: Collection[TopicPartition]) -> set[TopicPartition]:

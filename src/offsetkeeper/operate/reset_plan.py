@@ -221,6 +221,12 @@ class ResetPlan:
             f"the next batch of streaming query {query} was {count.before}, and is {count.after} then"
             for query, count in self.queries
         ]
+        if first := sorted({s.topic_partition.topic for s in self.steps if s.old is None} - self._read):
+            notes.append(
+                f"without a position until now, so check the names: {listed(first, ', ')}. If no program of this group "
+                "reads them, these positions stay behind for ever, and undo does not take them out: offsetkeeper "
+                "forget does"
+            )
         if self.left:
             told = "not moved, because they have no position in the topic, and a start reads them from their beginning"
             notes += [f"{told}: {listed(self.left, ', ')}"]
@@ -229,12 +235,23 @@ class ResetPlan:
         return notes + self.clips
 
     @property
+    def lost(self) -> dict[TopicPartition, int]:
+        """Number of offsets from a requested one to the beginning, where it is used instead: their records are gone."""
+        return {tp: self.offsets[tp] - offset for tp, offset in self.clipped if offset < self.offsets[tp]}
+
+    @property
     def clips(self) -> list[str]:
         """Sentences on the offsets that Kafka does not hold, and on the offsets used instead."""
         return [
             f"{tp}: Kafka does not hold offset {offset}; {self.offsets[tp]} is the nearest one that it holds"
+            + (f". {self.lost[tp]} offsets in between are lost" if tp in self.lost else "")
             for tp, offset in self.clipped
         ]
+
+    @property
+    def _read(self) -> set[str]:
+        """Topics of which this reset moves a position that was there."""
+        return {step.topic_partition.topic for step in self.steps if step.old is not None}
 
     def _queries(self) -> str:
         """Return what streaming queries need in order to follow the reset; the ledger does not know of it."""
@@ -482,6 +499,7 @@ def positions_before(entries: Iterable[Entry], positions: Positions, version: in
             later = then.get(r.topic_partition)
             then[r.topic_partition] = (later or Position(0))._replace(offset=r.start)
         then |= {tp: move.before for tp, move in entry.moves.items()}
+        then |= entry.forgot
     if reached is not None and reached > version + 1:
         raise Refused(f"the history goes back only to version {reached}, not to {version}")
     return {tp: position for tp, position in then.items() if position is not None}
@@ -529,8 +547,12 @@ def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str
             "Reset it to earliest, latest, a time, or an offset of the new topic"
         )
     if standing is not Standing.WITHIN:
+        there = f"{bounds.beginning} to {bounds.end}"
+        gone = bounds.beginning - target.offset
+        lost = f" ({gone} offsets are lost)" if gone > 0 else ""
         return (
-            f"{tp}: offset {target.offset} is outside the offsets that Kafka holds, {bounds.beginning} to {bounds.end}"
+            f"{tp}: offset {target.offset} is outside the offsets that Kafka holds, {there}{lost}. "
+            "--clip takes the nearest one"
         )
     return ""
 

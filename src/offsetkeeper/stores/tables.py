@@ -152,7 +152,7 @@ class TableStore(BaseStore):
     def _is_as_before(self, change: Change) -> bool:
         before, found = change.before, TableStore.load(self, change.after.group)
         same = (found.version, found.change_id) == (before.version, before.change_id)
-        return same and all(found.positions.get(tp) == move.before for tp, move in change.moves.items())
+        return same and all(found.rows.get(tp) == move.before for tp, move in change.moves.items())
 
     def _check_version(self, change: Change, rows: Sequence[tuple[int]]) -> None:
         """Raise VersionConflict unless the rows of `VERSION` have the version that the change builds on."""

@@ -62,6 +62,12 @@ def _rewinds(draw: st.DrawFn, _: Snapshot, topics: tuple[str, str]) -> rules.Rew
 
 
 @st.composite
+def _forgets(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Forget:
+    count = draw(st.integers(1, _MOST))
+    return rules.Forget(tuple(sorted(_free(snapshot)))[:count], force=True)
+
+
+@st.composite
 def _begins(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Begin:
     lands_in = tuple(draw(st.lists(_outputs.filter(str.isprintable), max_size=2, unique=True)))
     return rules.Begin(_next_ranges(snapshot, draw(st.integers(1, _MOST))), lands_in)
@@ -105,6 +111,8 @@ def _next_ranges(snapshot: Snapshot, count: int) -> tuple[OffsetRange, ...]:
 
 
 def _may_be(kind: type[rules.Event], snapshot: Snapshot) -> bool:
+    if kind is rules.Forget:
+        return bool(_free(snapshot))
     if kind is rules.Settle:
         return snapshot.unsettled is not None
     if kind in {rules.Begin, rules.Commit}:
@@ -112,11 +120,16 @@ def _may_be(kind: type[rules.Event], snapshot: Snapshot) -> bool:
     return True
 
 
+def _free(snapshot: Snapshot) -> set[TopicPartition]:
+    """Return the partitions with a position that are in no batch."""
+    return snapshot.positions.keys() - _partitions(snapshot.pending) - _partitions(snapshot.unsettled)
+
+
 def _partitions(batch: Batch | None) -> set[TopicPartition]:
     return {r.topic_partition for r in batch.ranges} if batch else set()
 
 
-_SELDOM = {rules.Acquire, rules.Release, rules.Rewind, rules.Adopt}  # where the owner can go on
+_SELDOM = {rules.Acquire, rules.Release, rules.Rewind, rules.Forget, rules.Adopt}  # where the owner can go on
 _MOVING = {rules.Place, rules.Commit, rules.Rewind}
 Events = Callable[[Snapshot, tuple[str, str]], st.SearchStrategy[rules.Event]]
 _EVENTS: dict[type[rules.Event], Events] = {
@@ -129,5 +142,6 @@ _EVENTS: dict[type[rules.Event], Events] = {
     rules.Abandon: lambda *_: st.just(rules.Abandon()),
     rules.Settle: lambda *_: st.just(rules.Settle()),
     rules.Rewind: _rewinds,
+    rules.Forget: _forgets,
     rules.Adopt: _adopts,
 }

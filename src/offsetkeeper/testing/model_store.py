@@ -58,6 +58,6 @@ def check_change(change: Change, found: Snapshot, address: str) -> None:
     if not change.builds_on(found):
         raise version_conflict(address, change, found.version)
     for tp, move in change.moves.items():
-        held = found.positions.get(tp)
+        held = found.rows.get(tp)
         if (held and held.offset) != (move.before and move.before.offset):
             raise not_changed(address, change, f"{tp} was changed by another program")

@@ -162,7 +162,7 @@ class RedisStore(BaseStore):
             rows.setdefault(topic, []).append(f"{partition} {'-' if before is None else before.offset} {new.offset}")
             fresh = fresh or before is None
             renamed = renamed or (before and before.topic_id) != new.topic_id
-        every = {tp.topic for tp in after.positions} if fresh or self._ttl else set[str]()
+        every = {tp.topic for tp in after.rows} if fresh or self._ttl else set[str]()
         topics = sorted({*rows, *every})
         return [
             self._keys.control(group),
@@ -172,7 +172,7 @@ class RedisStore(BaseStore):
             *(version, after.version, dump_control(after), dump_entry(change.entry), self._settings.history, self._ttl),
             control_mark(change.before),
             " ".join(sorted(every)) if fresh else "",
-            json.dumps(ids_by_topic(after.positions), separators=(",", ":")) if renamed else "",
+            json.dumps(ids_by_topic(after.rows), separators=(",", ":")) if renamed else "",
             *(" ".join(rows.get(topic, ())) for topic in topics),
         ]
 

@@ -296,6 +296,44 @@ class StoreConformance(AnswerConformance):
         told = ["acquire", "place", "commit", "begin", "mark", "release", "copy"]
         assert events == ([*told, "copy"] if Ability.HISTORY in store.abilities else ["copy"])
 
+    def test_a_forgotten_position_stays_forgotten_until_it_is_set_again(self, store: Store, url: str) -> None:
+        """One partition of a topic, and a whole topic; a commit in between keeps it so."""
+        ledger = ledger_of(store)
+        ledger.acquire()
+        ledger.place({A: Position(5, "id a"), B: Position(7, "id a"), D: Position(9, "id b")})
+        ledger.forget([A, D], "never read")
+        commit(ledger, (OffsetRange(*B, 7, 8),))
+        reader = self.opener()(url)
+        assert reader.load("orders") == ledger.snapshot
+        reader.close()
+        assert dict(ledger.snapshot.positions) == {B: Position(8, "id a")}
+        ledger.place({A: Position(0, "id a"), C: Position(1, "id b")})
+        ledger.rewind({D: Position(2, "another")}, "back", force=True)
+        commit(ledger, (OffsetRange(*A, 0, 3), OffsetRange(*D, 2, 4)))
+        found = store.load("orders")
+        assert found == ledger.snapshot
+        assert {tp: at.offset for tp, at in found.positions.items()} == {A: 3, B: 8, C: 1, D: 4}
+        assert not found.forgotten
+
+    def test_a_forgotten_row_that_another_program_moves_counts_again_and_one_that_it_deletes_is_gone(
+        self, store: Store, url: str
+    ) -> None:
+        """Only where rows are the positions."""
+        ledger = ledger_of(store)
+        ledger.acquire()
+        ledger.place({A: Position(5), B: Position(7), C: Position(9)})
+        ledger.forget([A, C], "never read")
+        if not self.rows_are_positions:
+            return
+        self.write_position(url, "orders", A, 6)
+        self.write_position(url, "orders", C, None)
+        found = ledger.load()
+        assert {tp: at.offset for tp, at in found.positions.items()} == {A: 6, B: 7}
+        assert not found.forgotten
+        assert not found.missing
+        ledger.place({C: Position(1)})
+        assert store.load("orders") == ledger.snapshot
+
     def _refused(self, store: Store, url: str, change: Change) -> None:
         before = store.load("orders"), self.read_positions(url, "orders"), list(store.history("orders"))
         with pytest.raises(VersionConflict):
