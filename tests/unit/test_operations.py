@@ -495,9 +495,7 @@ def test_what_was_read_below_the_first_position_is_not_skipped_again(group: Grou
 
 
 @pytest.mark.parametrize(("to", "numbers"), [("earliest", (40, 0)), ({A0: 60}, (10, 0)), ("latest", (0, 30))])
-def test_a_reset_back_to_a_cluster_counts_what_was_read_there(
-    group: Group, to: Any, numbers: tuple[int, int]
-) -> None:
+def test_a_reset_back_to_a_cluster_counts_what_was_read_there(group: Group, to: Any, numbers: tuple[int, int]) -> None:
     """The preview called all of the cluster unread: nothing came again, and all before the new offset was skipped."""
     ledger = Ledger(group.ledger.store, "moved")
     ledger.acquire()

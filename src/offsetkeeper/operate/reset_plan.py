@@ -43,15 +43,16 @@ class Dropped(NamedTuple):
     again: tuple[OffsetRange, ...] = ()
 
     @classmethod
-    def of(cls, batch: Batch, after: Positions, others: Collection[str] = ()) -> Self:
+    def of(cls, batch: Batch, after: Positions, others: Collection[TopicPartition] = ()) -> Self:
         """Return what is dropped with a batch.
 
         Args:
             batch: the pending batch.
             after: the positions after the reset.
-            others: topics that were created again: what the batch has of them is nowhere any more.
+            others: partitions whose topic was created again, or that move to another cluster: what the batch has of
+                them does not come again.
         """
-        there = [r for r in batch.ranges if r.topic not in others]
+        there = [r for r in batch.ranges if r.topic_partition not in others]
         starts = {r: max(r.start, after[r.topic_partition].offset) for r in there}
         again = tuple(r._replace(start=start) for r, start in starts.items() if start < r.end)
         return cls(batch.id, batch.written, batch.lands_in, again)
@@ -327,6 +328,7 @@ def make_reset(
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, known[tp]))
     moved = {step.topic_partition: step.new for step in steps}
     others = {step.topic_partition.topic: step.new for step in steps if step.another}
+    away = {step.topic_partition for step in steps if step.another}
     older = {tp for tp, at in snapshot.positions.items() if tp not in moved and _is_older(at, others.get(tp.topic))}
     counted = snapshot.queries
     counts = [(query, Count(counted[query], to)) for query, to in sorted(numbers.items()) if counted[query] != to]
@@ -341,7 +343,7 @@ def make_reset(
         tuple(stays),
         tuple(sorted({*left, *older})),
         tuple(sorted(gone)),
-        None if dropped is None else Dropped.of(dropped, {**snapshot.positions, **moved}, others),
+        None if dropped is None else Dropped.of(dropped, {**snapshot.positions, **moved}, away | older),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
         snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",

@@ -6,14 +6,12 @@ leaving steps out. What the previews promise is held against the rows: see `prev
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, StartRefused
 from offsetkeeper.operate.copy import copy
@@ -31,22 +29,21 @@ from offsetkeeper.testing.simulator.scenarios import (
     open_transaction,
     recreate,
 )
-from offsetkeeper.testing.simulator.schedule import Budget, Option, Violation
-from offsetkeeper.testing.simulator.world import GOING_ON, Scenario, World
+from offsetkeeper.testing.simulator.schedule import Budget, Option
+from offsetkeeper.testing.simulator.world import Scenario, World
 
 _PARTITIONS = ((), (TopicPartition(TOPIC, 0),), (TopicPartition(TOPIC, 1),), (TopicPartition(TOPIC, 2),))
-_POLICIES = replace(GOING_ON, elsewhere="stop")  # a policy would read a cluster from its beginning at each return
-_MOST_ACTS = 6
+LEADS = "the name leads to the other cluster"
 
 
 class Step(NamedTuple):
     """A step of a chain.
 
     Attributes:
-        what: a name in `ACTS` or `EVENTS`; or "run", which runs until it is caught up.
+        what: a name in `ACTS` or `EVENTS`; `LEADS`; or "run", which runs until it is caught up.
         which: for an act, what it moves: 0 for all, else a partition and 1.
         number: an offset, or what else an act needs.
-        faults: for a run, at which of its choices something goes wrong, and the number of the option.
+        faults: for a run, at which of its choices something goes wrong, and the number of the option; -1 kills it.
         beside: for an act, at which choice of a run it is made, with force; -1 if none runs.
     """
 
@@ -68,12 +65,13 @@ class Chain:
     scenario: Scenario
     world: World = field(init=False)
     previews: Previews = field(init=False)
-    _places: list[ModelPlace] = field(default_factory=list)
+    _places: list[ModelPlace] = field(init=False)
 
     def __post_init__(self) -> None:
         self.world = World(self.scenario, lambda _: 0, preemptions=0, faults=0)
         self.world.repeats = self.world.rewound = True
-        self.previews = Previews(self.world)
+        self._places = [self.world.cluster.place]
+        self.previews = Previews(self.world, self._places)
 
     def run(self, steps: Iterable[Step]) -> None:
         """Take the steps, let a last run catch up, and check.
@@ -98,7 +96,7 @@ class Chain:
         world, number = self.world, len(self.world.schedule.actors)
         if step.what in EVENTS:
             EVENTS[step.what](world)
-        elif step.what == _LEADS:
+        elif step.what == LEADS:
             self._lead()
         elif step.what == "run":
             world.schedule.add(f"run{number}", partial(owner, world))
@@ -132,14 +130,12 @@ class Chain:
             self.previews.note(plan, done.before.snapshot)
 
     def _lead(self) -> None:
-        here = self.world.cluster.place
-        other = next((place for place in self._places if place is not here), None)
-        self._places = [here] if other is None else self._places
-        if other is None:
+        if len(self._places) == 1:
             lead_elsewhere(self.world)
             self._places.append(self.world.cluster.place)
         else:
-            self.world.cluster.place = other
+            here = self.world.cluster.place
+            self.world.cluster.place = next(place for place in self._places if place is not here)
 
 
 def _first_of(options: list[Option], actor: Any) -> int:
@@ -201,95 +197,3 @@ EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
         "the topic is made again": recreate,
     }
 )
-_LEADS = "the name leads to the other cluster"
-
-
-class Broken(NamedTuple):
-    """A chain after which the rows are not as the previews have promised."""
-
-    scenario: str
-    steps: tuple[Step, ...]
-    promise: str
-
-    def __str__(self) -> str:
-        lines = "\n".join(f"  {number:3} {step}" for number, step in enumerate(self.steps, 1))
-        return f"{self.promise}\nin the scenario {self.scenario!r}, after\n{lines}"
-
-
-def groups() -> list[Scenario]:
-    """Return the groups whose chains are tried: kinds of outputs, and where they begin."""
-    kinds: Mapping[str, tuple[Guarantee, Mapping[str, str]]] = {
-        "in the transaction": (Guarantee.EXACTLY_ONCE, {"": "joined"}),
-        "marked": (Guarantee.EXACTLY_ONCE, {"": "marked"}),
-        "two marked": (Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "marked"}),
-        "keyed": (Guarantee.EXACTLY_ONCE, {"": "keyed"}),
-        "at least once": (Guarantee.AT_LEAST_ONCE, {"": "apart"}),
-    }
-    return [
-        Scenario(f"{name}, from the {start}", guarantee, outputs, {}, policies=_POLICIES, start=start)
-        for start in ("earliest", "latest")
-        for name, (guarantee, outputs) in kinds.items()
-    ]
-
-
-def tried(scenario: Scenario, steps: Sequence[Step]) -> Broken | None:
-    """Run a chain, and return how a promise was broken, if one was."""
-    try:
-        Chain(scenario).run(steps)
-    except Violation as broken:
-        return Broken(scenario.name, tuple(steps), str(broken))
-    return None
-
-
-def drawn(chance: random.Random) -> tuple[Step, ...]:
-    """Draw a chain: up to six acts, with runs and events between them."""
-    steps = []
-    for _ in range(chance.randrange(1, _MOST_ACTS + 1)):
-        steps += [_run(chance)] * chance.choice((0, 1, 1, 1))
-        steps += [Step(_event(chance)) for _ in range(chance.choice((0, 0, 1, 2)))]
-        steps += [_run(chance)] * chance.choice((0, 1))
-        what = chance.choice([*ACTS])
-        beside = -1 if what == "copy" else chance.choice((-1, -1, chance.randrange(25)))  # docs: stop the program first
-        steps.append(Step(what, chance.choice((0, 0, 1, 2, 3)), chance.randrange(5), beside=beside))
-    return tuple(steps)
-
-
-def wander_chains(seed: object, chains: int, chosen: Sequence[Scenario] = ()) -> Broken | None:
-    """Try chains at random, and return the first one that breaks a promise, made short."""
-    every = chosen or groups()
-    for number in range(chains):
-        chance = random.Random(f"{seed} {number}")  # noqa: S311 - no secret
-        found = tried(every[number % len(every)], drawn(chance))
-        if found is not None:
-            return shortened(found, every[number % len(every)])
-    return None
-
-
-def shortened(broken: Broken, scenario: Scenario) -> Broken:
-    """Return a chain that breaks a promise, with as few steps as can be found by leaving some out."""
-    letter = broken.promise[:3]
-    number = 0
-    while number < len(broken.steps):
-        for step in (None, *_simpler(broken.steps[number])):
-            less = broken.steps[:number] + (() if step is None else (step,)) + broken.steps[number + 1 :]
-            found = tried(scenario, less)
-            if found is not None and found.promise.startswith(letter):
-                broken, number = found, 0
-                break
-        else:
-            number += 1
-    return broken
-
-
-def _simpler(step: Step) -> list[Step]:
-    fewer = [step._replace(faults=step.faults[:n] + step.faults[n + 1 :]) for n in range(len(step.faults))]
-    return fewer + ([step._replace(beside=-1)] if step.beside >= 0 else [])
-
-
-def _run(chance: random.Random) -> Step:
-    faults = ((chance.randrange(30), chance.randrange(1, 8)) for _ in range(chance.choice((0, 1, 1, 2))))
-    return Step("run", faults=tuple(sorted(dict(faults).items())))
-
-
-def _event(chance: random.Random) -> str:
-    return chance.choice((*EVENTS, "records arrive", "records arrive", _LEADS))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsetkeeper.core.model import Guarantee, Snapshot
-from offsetkeeper.core.offsets import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.operate.audit import Kind, audit
 
 if TYPE_CHECKING:
     from offsetkeeper.operate.reset_plan import ResetPlan, Step
+    from offsetkeeper.testing.simulator.kafka import ModelPlace
     from offsetkeeper.testing.simulator.outputs import Record
     from offsetkeeper.testing.simulator.world import World
+
+
+_WHOLE = 1000  # entries: no chain of the simulator has more
 
 
 class Promise(Enum):
@@ -45,10 +49,12 @@ class Previews:
 
     Args:
         world: in which it happens.
+        places: the clusters that the brokers' name has led to.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, places: Iterable[ModelPlace]) -> None:
         self._world = world
+        self._places = places
         self._acts: list[Act] = []
 
     def note(self, plan: ResetPlan, before: Snapshot) -> None:
@@ -60,15 +66,28 @@ class Previews:
         """
         promised = {record: promise for step in plan.steps for record, promise in _promised(step)}
         for step in plan.steps:
-            told = Counter(p for record, p in promised.items() if TopicPartition(record[0], record[2]) == step.topic_partition)
+            told = Counter(
+                p for record, p in promised.items() if TopicPartition(record[0], record[2]) == step.topic_partition
+            )
             if (told[Promise.AGAIN], told[Promise.SKIPPED]) != (step.replayed, step.skipped):
                 self._broken(f"{step} says other numbers than {told}")
-        there = frozenset(_records(before.pending.ranges, before)) if plan.drops and before.pending else frozenset()
+        there = frozenset[tuple[str, str, int, int]]()
+        if plan.drops is not None and before.pending is not None:
+            there = frozenset(_records(before.pending.ranges, before))
+            at, again = self._world.store.state.snapshot.positions, set(_records(plan.drops.again, before))
+            ids = {topic.topic_id for place in self._places for topic in place.topics.values()}
+            if again != {r for r in there if r[1] in ids and _comes(r, at)}:
+                self._broken(f"of {sorted(there)} comes again, as the preview says: {sorted(again)}")
         act = Act(promised, there, {name: self._rows(name) for name in self._world.scenario.every_output})
         self._acts.append(act)
+        if self._world.scenario.history >= _WHOLE:
+            self._check_truth(act)
+
+    def _check_truth(self, act: Act) -> None:
+        """Hold what a preview calls read against the rows that were there. With a short history it may not know."""
         doubtful, unknown = self._doubtful(), self._unknown()
         for name, rows in act.rows.items():
-            for record, promise in promised.items():
+            for record, promise in act.promised.items():
                 read = promise in {Promise.AGAIN, Promise.OVER}
                 if record in doubtful or (promise is Promise.AGAIN and record in unknown):
                     continue
@@ -77,38 +96,49 @@ class Previews:
 
     def at_the_end(self) -> None:
         """Hold all acts against the rows, after a run has caught up."""
-        world, doubtful = self._world, self._doubtful()
+        world, unknown = self._world, self._unknown()
         there = world.cluster.records()
         for name in world.scenario.every_output:
             rows = self._rows(name)
             for record in sorted({*there, *rows}):
-                self._check(name, record, rows[record], record in there)
-            if not doubtful:
+                self._check_times(name, record, rows[record])
+            coming = {Promise.AGAIN, Promise.FRESH}
+            for record in sorted(there):
+                last = self._last(record)
+                if (last.promised[record] in coming) if last else record not in unknown:
+                    before = last.rows[name][record] if last else 0
+                    if rows[record] <= before:
+                        self._broken(f"{record} is to come, and has not: {name!r} has it {before} times, as before")
+            if world.scenario.history >= _WHOLE:
                 self._check_findings(rows)
 
-    def _check(self, name: str, record: Record, times: int, there: bool) -> None:
+    def _check_times(self, name: str, record: Record, times: int) -> None:
+        """Check that no more rows of a record came than was promised."""
         once = self._world.scenario.guarantee is Guarantee.EXACTLY_ONCE
-        acts = [each for each in self._acts if record in each.promised]
         maybe = sum(record in each.may_be_there for each in self._acts)
-        most = 1 + maybe + sum(each.promised[record] is Promise.AGAIN for each in acts)
-        last = acts[-1].promised[record] if acts else Promise.FRESH
-        since = times - (acts[-1].rows[name][record] if acts else 0)
-        story = f"{record} is {times} times in {name!r}, {since} since the last act on it, which says: it {last.value}"
-        if once and times > most:
-            self._broken(f"{story}; all acts together promise at most {most}")
-        if last in {Promise.SKIPPED, Promise.OVER} and since > (maybe if once else maybe * times):
-            self._broken(story)
-        if there and last in {Promise.AGAIN, Promise.FRESH} and since < 1:
-            if not (maybe and times) and (acts or record not in self._unknown()):
-                self._broken(story)
+        again = sum(each.promised.get(record) is Promise.AGAIN for each in self._acts)
+        if once and times > 1 + maybe + again:
+            self._broken(
+                f"{record} is {times} times in {name!r}; {again} acts promise it again, {maybe} drop its batch"
+            )
+        last = self._last(record)
+        if last is None or last.promised[record] in {Promise.AGAIN, Promise.FRESH}:
+            return
+        since = times - last.rows[name][record]
+        if since > maybe and (once or not maybe):
+            self._broken(f"{record} {last.promised[record].value}; it has come {since} times since")
+
+    def _last(self, record: Record) -> Act | None:
+        """Return the last act whose preview says anything of a record."""
+        return next((each for each in reversed(self._acts) if record in each.promised), None)
 
     def _check_findings(self, rows: Counter[Record]) -> None:
         """Hold what `verify` finds against the rows."""
         world = self._world
         states = [state for state in world.store.state.states() if state.entry is not None]
-        found = audit([state.entry for state in reversed(states) if state.entry], world.store.state.snapshot)
+        findings = audit([state.entry for state in reversed(states) if state.entry], world.store.state.snapshot)
         told: dict[Kind, Counter[tuple[str, int, int]]] = {kind: Counter() for kind in Kind}
-        for each in found:
+        for each in findings:
             if each.topic_partition is None:
                 self._broken(f"verify finds {each}")
             else:
@@ -118,6 +148,9 @@ class Previews:
         once = world.scenario.guarantee is Guarantee.EXACTLY_ONCE
         for topic, _, partition, offset in self._unknown():  # nobody knows whether they were read elsewhere before
             del told[Kind.OVERLAP][topic, partition, offset], overlaps[topic, partition, offset]
+        for topic, _, partition, offset in self._doubtful():
+            for found in (*told.values(), gaps, overlaps):
+                del found[topic, partition, offset]
         if once and told[Kind.OVERLAP] != overlaps:
             self._broken(f"verify finds the overlaps {told[Kind.OVERLAP]}, and there are {overlaps}")
         if told[Kind.GAP] != gaps:
@@ -161,6 +194,12 @@ def _promised(step: Step) -> Iterator[tuple[Record, Promise]]:
             yield record, Promise.AGAIN if read or offset < step.read.began else Promise.FRESH
         elif offset >= start:
             yield record, Promise.OVER if read else Promise.SKIPPED
+
+
+def _comes(record: Record, positions: Positions) -> bool:
+    topic, topic_id, partition, offset = record
+    at = positions[TopicPartition(topic, partition)]
+    return at.topic_id == topic_id and at.offset <= offset
 
 
 def _records(ranges: tuple[OffsetRange, ...], known: Snapshot) -> Iterator[Record]:
