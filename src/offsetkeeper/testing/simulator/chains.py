@@ -18,7 +18,7 @@ from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelPlace
-from offsetkeeper.testing.simulator.operators import reset
+from offsetkeeper.testing.simulator.operators import reset_positions
 from offsetkeeper.testing.simulator.previews import Previews
 from offsetkeeper.testing.simulator.runs import owner
 from offsetkeeper.testing.simulator.scenarios import (
@@ -145,14 +145,14 @@ def _first_of(options: list[Option], actor: Any) -> int:
 def _reset_with(to: Callable[[Step], Any]) -> Callable[[World, Step], ResetPlan]:
     def act(world: World, step: Step) -> ResetPlan:
         which = {"partitions": _PARTITIONS[step.which], "topics": () if step.which else (TOPIC,)}
-        return reset(world, to(step), force=True, clip=step.number % 2 == 1, **which)
+        return reset_positions(world, to(step), force=True, clip=step.number % 2 == 1, **which)
 
     return act
 
 
 def _to_offsets(world: World, step: Step) -> ResetPlan:
     chosen = _PARTITIONS[step.which] or _PARTITIONS[1] + _PARTITIONS[2]
-    return reset(world, dict.fromkeys(chosen, step.number), force=True, clip=True)
+    return reset_positions(world, dict.fromkeys(chosen, step.number), force=True, clip=True)
 
 
 def _undo(world: World, step: Step) -> ResetPlan:
@@ -162,7 +162,7 @@ def _undo(world: World, step: Step) -> ResetPlan:
     return plan
 
 
-def _rewind(world: World, step: Step) -> ResetPlan:
+def _rewind_by(world: World, step: Step) -> ResetPlan:
     ledger = world.ledger()
     version = max(1, ledger.load().version - step.number * 3)
     plan = plan_rewind(ledger, world.cluster, version, partitions=_PARTITIONS[step.which])
@@ -184,7 +184,7 @@ ACTS: Mapping[str, Callable[[World, Step], ResetPlan | None]] = MappingProxyType
         "reset to an offset": _to_offsets,
         "shift": _reset_with(lambda step: Shift(step.number - 2)),
         "undo": _undo,
-        "rewind": _rewind,
+        "rewind": _rewind_by,
         "copy": _copy,
     }
 )

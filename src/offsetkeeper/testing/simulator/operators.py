@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
 
 
-def reset(world: World, to: Target | Shift, *, force: bool = False, **which: Any) -> ResetPlan:
+def reset_positions(world: World, to: Target | Shift, *, force: bool = False, **which: Any) -> ResetPlan:
     """Set positions, as `offsetkeeper reset` does, and return the plan; `which` are arguments of `plan_reset`."""
     ledger = world.ledger()
     found = ledger.load()
@@ -28,7 +28,7 @@ def reset(world: World, to: Target | Shift, *, force: bool = False, **which: Any
 
 def reset_to(world: World, offset: int, *, force: bool = False) -> None:
     """Set the group's two partitions to an offset."""
-    reset(world, {TopicPartition(TOPIC, partition): offset for partition in (0, 1)}, force=force)
+    reset_positions(world, {TopicPartition(TOPIC, partition): offset for partition in (0, 1)}, force=force)
 
 
 def rewind(world: World) -> None:
@@ -40,7 +40,7 @@ def rewind(world: World) -> None:
 def rewind_one(world: World) -> None:
     """Set one partition back to the beginning, and fence whoever holds the group."""
     world.repeats = world.rewound = True
-    reset(world, {TopicPartition(TOPIC, 1): 0}, force=True)
+    reset_positions(world, {TopicPartition(TOPIC, 1): 0}, force=True)
 
 
 def rewind_forced(world: World) -> None:
