@@ -605,6 +605,37 @@ def test_a_group_that_comes_back_to_a_cluster_reads_again_what_it_read_there(gro
     assert (gap.kind, gap.start, gap.end) == (Kind.GAP, 0, 10), "of the new cluster"
 
 
+def test_what_was_read_below_the_first_position_is_not_skipped_again(group: Group) -> None:
+    """The group began at the latest, a reset brought it to records before that, and they were read."""
+    ledger = Ledger(group.ledger.store, "new")
+    ledger.acquire()
+    ledger.place({A0: Position(60, "ida")})
+    ledger.rewind({A0: Position(50, "ida")}, "some of it")
+    ledger.acquire()
+    ledger.commit(ledger.batch([OffsetRange(*A0, 50, 60)]))
+    ledger.release()
+    ledger.rewind({A0: Position(40, "ida")}, "more of it")
+    plan = plan_reset(ledger.load(), "", group.cluster, {A0: 70}, history=ledger.history())
+    assert counted(plan, A0) == (0, 20), "40 to 50, and 60 to 70"
+    plan = plan_reset(ledger.load(), "", group.cluster, "earliest", history=ledger.history())
+    assert counted(plan, A0) == (50, 0), "50 to 60; of 10 to 50 nothing is known"
+
+
+@pytest.mark.parametrize(("to", "numbers"), [("earliest", (40, 0)), ({A0: 60}, (10, 0)), ("latest", (0, 30))])
+def test_a_reset_back_to_a_cluster_counts_what_was_read_there(group: Group, to: Any, numbers: tuple[int, int]) -> None:
+    """The preview called all of the cluster unread: nothing came again, and all before the new offset was skipped."""
+    ledger = Ledger(group.ledger.store, "moved")
+    ledger.acquire()
+    ledger.place({A0: Position(0, cluster_id="here")})
+    ledger.commit(ledger.batch([OffsetRange(*A0, 0, 70)]))
+    ledger.release()
+    ledger.rewind({A0: Position(5, cluster_id="there")}, "to the new cluster")
+    group.kafka.found = {A0: Bounds(30, 100, cluster_id="here")}
+    named = () if isinstance(to, dict) else (A0,)
+    plan = plan_reset(ledger.load(), "", group.cluster, to, partitions=named, history=ledger.history())
+    assert counted(plan, A0) == numbers
+
+
 def test_a_history_with_a_gap_counts_as_far_as_it_has_none(group: Group) -> None:
     group.run(OffsetRange(*A0, 40, 50))
     group.run(OffsetRange(*A0, 50, 60))

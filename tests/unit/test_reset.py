@@ -70,6 +70,17 @@ def test_partitions_of_a_topic_that_was_made_again_and_are_not_named_are_told() 
     assert plan.drops.again == ()
 
 
+def test_of_a_dropped_batch_comes_again_what_stays_in_the_cluster_that_the_group_was_in() -> None:
+    """One partition of the topic moves to another cluster. The other one stays, for when the group comes back."""
+    other = TopicPartition("a", 1)
+    batch = Batch("g", "token", 1, (OffsetRange(*A, 0, 20), OffsetRange(*other, 5, 9)))
+    positions = {A: Position(0, cluster_id="here"), other: Position(5, cluster_id="here")}
+    there = {A: Bounds(0, 60, cluster_id="there")}
+    plan = make_reset(Snapshot("g", positions=positions, pending=batch), "", {A: Position(0)}, there)
+    assert plan.drops is not None
+    assert plan.drops.again == (OffsetRange(*other, 5, 9),)
+
+
 def test_of_another_cluster_nothing_was_read() -> None:
     snapshot = Snapshot("g", positions={A: Position(50, "id", "here")})
     plan = make_reset(snapshot, "memory://s", {A: Position(60)}, {A: Bounds(0, 60, "id", cluster_id="there")})

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import is_another
 from offsetkeeper.core.model import Entry, Having, Snapshot
-from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.operate.chapter import Chapter, Part
 
@@ -27,8 +27,9 @@ class Read(NamedTuple):
 
     Attributes:
         committed: offsets that were committed, as half-open ranges. Those before the first offset in the history count:
-            older entries are pruned, and the group may have been moved here from elsewhere.
-        began: the group had no position before it got this one, so nothing is known of the offsets below it; else 0.
+            older entries are pruned.
+        began: the group had no position before it got this one. Of the offsets below it that were not committed since,
+            nothing is known: it may have been moved here from elsewhere. Else 0.
     """
 
     committed: tuple[tuple[int, int], ...] = ()
@@ -154,30 +155,34 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
     return findings + sorted(told, key=lambda each: (each.version, each.topic_partition, each.start))
 
 
-def what_was_read(entries: Iterable[Entry], snapshot: Snapshot) -> dict[TopicPartition, Read]:
-    """Return what the group has read of each partition of which the log still has the records.
+def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions) -> dict[TopicPartition, Read]:
+    """Return what the group has read of partitions, of their records that the log still has.
 
     Args:
         entries: the history, newest first; what is newer than the ledger, or older than a gap, does not count.
         snapshot: the ledger.
+        there: positions of the topics and the cluster that are meant: the group may be in another one.
     """
-    known, began = _Known(), dict[TopicPartition, int]()
+    known, began = _Known(), dict[TopicPartition, Position]()
     chapters = known.chapters
     for entry in _unbroken(entries, snapshot.version):
-        began |= {
-            tp: move.after.offset for tp, move in entry.moves.items() if move.before is None and tp not in chapters
-        }
+        first = {tp: move.after for tp, move in entry.moves.items() if move.before is None and tp not in chapters}
+        began |= first
+        chapters |= {tp: [Chapter(at, [])] for tp, at in first.items()}
         for _ in _jumps(entry, known):  # what it finds is for `audit`
             pass
     for tp, stored in snapshot.positions.items():
         for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
             pass
-    return {
-        tp: Read(
-            tuple(sorted((each.start, each.end) for each in found[-1].done)), began.get(tp, 0) if len(found) == 1 else 0
+    found = {}
+    for tp, at in there.items():
+        chapter = next((each for each in chapters.get(tp, ()) if not is_another(each.at, at)), None)
+        first_at = began.get(tp)
+        found[tp] = Read(
+            () if chapter is None else tuple(sorted((each.start, each.end) for each in chapter.done)),
+            first_at.offset if first_at is not None and not is_another(first_at, at) else 0,
         )
-        for tp, found in chapters.items()
-    }
+    return found
 
 
 def _unbroken(entries: Iterable[Entry], version: int) -> list[Entry]:

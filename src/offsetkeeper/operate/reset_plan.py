@@ -46,16 +46,17 @@ class Dropped(NamedTuple):
     stays: tuple[OffsetRange, ...] = ()
 
     @classmethod
-    def of(cls, batch: Batch, positions: Positions, moved: Positions, others: Collection[str] = ()) -> Self:
+    def of(cls, batch: Batch, positions: Positions, moved: Positions, others: Collection[TopicPartition] = ()) -> Self:
         """Return what is dropped with a batch.
 
         Args:
             batch: the pending batch.
             positions: the positions before the reset.
             moved: the new positions of the partitions that move.
-            others: topics that were created again: what the batch has of them is nowhere any more.
+            others: partitions whose topic was created again, or that move to another cluster: what the batch has of
+                them does not come again.
         """
-        there = [r for r in batch.ranges if r.topic not in others]
+        there = [r for r in batch.ranges if r.topic_partition not in others]
         settled = {r for r in there if batch.lands_in and batch.query is None and r.topic_partition not in moved}
         after = {**positions, **moved}
         starts = {r: max(r.start, after[r.topic_partition].offset) for r in there if r not in settled}
@@ -98,8 +99,8 @@ class Step:
         old: the stored position, or None.
         new: the new position.
         beginning, end: the offsets that Kafka holds of the partition.
-        another: whether the stored position is of another topic with that name, or of another cluster. Nothing of this
-            one was read then, whatever the old offset is.
+        another: whether the stored position is of another topic with that name, or of another cluster. Then the old
+            offset says nothing of this one, and the history tells what was read of it before.
         read: what the group has read of the partition.
     """
 
@@ -113,14 +114,15 @@ class Step:
 
     @property
     def replayed(self) -> int:
-        """Number of offsets that were committed and will be read again, an upper bound of records."""
-        return self.read.between(self.new.offset, self.end)
+        """Number of offsets that were or may have been committed and will be read again, an upper bound of records."""
+        known = max(self.new.offset, min(self.read.began, self.end))
+        return known - self.new.offset + self.read.between(known, self.end)
 
     @property
     def skipped(self) -> int:
         """Number of offsets that Kafka holds, that the reset goes over, and that no batch has committed."""
         start = self.beginning if self.old is None or self.another else max(self.old, self.beginning)
-        return max(0, self.new.offset - start) - self.read.between(max(start, self.read.began), self.new.offset)
+        return max(0, self.new.offset - start) - self.read.between(start, self.new.offset)
 
     @property
     def above_beginning(self) -> int:
@@ -201,7 +203,7 @@ class ResetPlan:
         if others := sorted({step.topic_partition.topic for step in self.steps if step.another}):
             notes.append(
                 f"deleted and created again since the group read them, or of another cluster: {', '.join(others)}. The "
-                "old offsets are of other records: all before the new offsets are skipped"
+                "old offsets are of other records: what was not read before the new offsets is skipped"
             )
         if self.drops is not None:
             notes += self.drops.notes
@@ -341,20 +343,21 @@ def make_reset(
     """
     asked, targets = targets, _clipped(targets, bounds) if clip else targets
     check_within(targets, bounds)
-    known = what_was_read(history, snapshot)
+    positions = snapshot.positions
+    news = {tp: seen_at(at.offset, bounds[tp], positions.get(tp)) for tp, at in sorted(targets.items())}
+    known = what_was_read(history, snapshot, news)
     steps, stays = [], []
-    for tp, target in sorted(targets.items()):
-        here, stored = bounds[tp], snapshot.positions.get(tp)
-        new = seen_at(target.offset, here, stored)._replace(leader_epoch=None)
+    for tp, seen in news.items():
+        here, stored, new = bounds[tp], positions.get(tp), seen._replace(leader_epoch=None)
         old = stored and stored._replace(leader_epoch=None)
         if old in {new, new._replace(cluster_id=None)}:  # a start notes cluster and epoch, no reset is needed for it
             stays.append((tp, new.offset))
         else:
             another = stored is not None and is_another(stored, new)
-            read = NOTHING_READ if stored is None or another else known[tp]
-            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, read))
+            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, known[tp]))
     moved = {step.topic_partition: step.new for step in steps}
     others = {step.topic_partition.topic: step.new for step in steps if step.another}
+    away = {step.topic_partition for step in steps if step.another}
     older = {tp for tp, at in snapshot.positions.items() if tp not in moved and _is_older(at, others.get(tp.topic))}
     counted = snapshot.queries
     counts = [(query, Count(counted[query], to)) for query, to in sorted(numbers.items()) if counted[query] != to]
@@ -369,7 +372,7 @@ def make_reset(
         tuple(stays),
         tuple(sorted({*left, *older})),
         tuple(sorted(gone)),
-        None if dropped is None else Dropped.of(dropped, snapshot.positions, moved, others),
+        None if dropped is None else Dropped.of(dropped, positions, moved, away | older),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
         snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.mark import check_marks
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import MarkBehind, MarkError
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
-from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
+from offsetkeeper.operate.reset import Shift, Target, apply_reset, known_history, plan_reset, plan_undo
+from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC
 
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
 
 
-def reset_to(world: World, offset: int, *, force: bool = False) -> None:
-    """Set the group's two partitions to an offset, as `offsetkeeper reset` does."""
+def reset_positions(world: World, to: Target | Shift, *, force: bool = False, **which: Any) -> ResetPlan:
+    """Set positions, as `offsetkeeper reset` does, and return the plan; `which` are arguments of `plan_reset`."""
     ledger = world.ledger()
-    to = {TopicPartition(TOPIC, partition): offset for partition in (0, 1)}
-    plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, to)
+    found = ledger.load()
+    plan = plan_reset(found, ledger.store.address, world.cluster, to, history=known_history(ledger), **which)
     apply_reset(ledger, world.cluster, plan, "reset", force=force)
+    return plan
+
+
+def reset_to(world: World, offset: int, *, force: bool = False) -> None:
+    """Set the group's two partitions to an offset."""
+    reset_positions(world, {TopicPartition(TOPIC, partition): offset for partition in (0, 1)}, force=force)
 
 
 def rewind(world: World) -> None:
@@ -33,9 +40,7 @@ def rewind(world: World) -> None:
 def rewind_one(world: World) -> None:
     """Set one partition back to the beginning, and fence whoever holds the group."""
     world.repeats = world.rewound = True
-    ledger = world.ledger()
-    plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, {TopicPartition(TOPIC, 1): 0})
-    apply_reset(ledger, world.cluster, plan, "reset", force=True)
+    reset_positions(world, {TopicPartition(TOPIC, 1): 0}, force=True)
 
 
 def rewind_forced(world: World) -> None:

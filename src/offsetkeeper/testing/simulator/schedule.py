@@ -104,7 +104,7 @@ class Actor:
 class Picker(Protocol):
     """Chooses at each step."""
 
-    def __call__(self, options: list[Option]) -> int:
+    def __call__(self, options: list[Option], /) -> int:
         """Return the number of the option that is taken; 0 is what happens where nothing special does."""
         ...
 

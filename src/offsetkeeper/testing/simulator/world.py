@@ -122,6 +122,7 @@ class World:
     Attributes:
         apart: names of the outputs apart from the ledger's store, in their order.
         store: of the ledger.
+        origin: the store that the ledger was in at first.
         copy: the store that an operator copies the ledger to.
         copied: whether that was reported as done.
         repeats: whether an event has happened after which records may come again, such as a restored backup.
@@ -136,7 +137,7 @@ class World:
         self.promises = Promises(self)
         self.store = ModelStore(self.schedule, GROUP, self.promises.applied, scenario.history)
         self.copy = ModelStore(self.schedule, GROUP, self._applied_to_copy, address="model://copy")
-        self._origin, self.copied = self.store, False
+        self.origin, self.copied = self.store, False
         self.cluster = ModelCluster(self.schedule, ModelPlace(FIRST, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])}))
         self.cluster.moves, self.cluster.ids = bool(scenario.events), scenario.topic_ids
         self.cluster.epochs = scenario.leader_epochs
@@ -300,7 +301,7 @@ class World:
         return ModelCheckpoint(self.schedule, query_id, slow=self.scenario.slow_looks)
 
     def _applied_to_copy(self, change: Change, owner_id: str) -> None:
-        if self.schedule.undisturbed:
+        if self.schedule.undisturbed or self.store is self.copy:
             self.promises.applied(change, owner_id)
 
     def rows_of(self, output: str) -> Counter[Row]:
@@ -308,5 +309,5 @@ class World:
         apart = self._apart.get(output)
         if apart is not None:
             return apart.counted()
-        there = [*self._origin.rows(), *self.copy.rows()]
+        there = [*self.origin.rows(), *self.copy.rows()]
         return Counter(row for row in there if row.output == output)

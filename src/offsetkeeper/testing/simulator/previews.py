@@ -1,0 +1,210 @@
+"""What the previews of a chain of acts have promised of each record, held against the rows of the outputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from offsetkeeper.core.model import Guarantee, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
+from offsetkeeper.operate.audit import Kind, audit
+
+if TYPE_CHECKING:
+    from offsetkeeper.operate.reset_plan import ResetPlan, Step
+    from offsetkeeper.testing.simulator.kafka import ModelPlace
+    from offsetkeeper.testing.simulator.outputs import Record
+    from offsetkeeper.testing.simulator.world import World
+
+
+_WHOLE = 1000  # entries: no chain of the simulator has more
+
+
+class Promise(Enum):
+    """What a preview says of a record."""
+
+    AGAIN = "was read, and comes again"
+    FRESH = "was not read, and comes"
+    SKIPPED = "was not read, and does not come"
+    OVER = "was read, and does not come again"
+
+
+class Act(NamedTuple):
+    """An act that was done.
+
+    Attributes:
+        promised: of the records of partitions that it moves, as far as the preview says anything of them.
+        may_be_there: records of a batch that it drops: no preview can know whether outputs have them.
+        rows: of each output, how often it has each record.
+    """
+
+    promised: Mapping[Record, Promise]
+    may_be_there: frozenset[Record]
+    rows: Mapping[str, Counter[Record]]
+
+
+class Previews:
+    """Watches one chain of acts.
+
+    Args:
+        world: in which it happens.
+        places: the clusters that the brokers' name has led to.
+    """
+
+    def __init__(self, world: World, places: Iterable[ModelPlace]) -> None:
+        self._world = world
+        self._places = places
+        self._acts: list[Act] = []
+
+    def note(self, plan: ResetPlan, before: Snapshot) -> None:
+        """Hold an act that was done just now against the rows that are there.
+
+        Args:
+            plan: of the act.
+            before: the ledger that the act changed.
+        """
+        promised = {record: promise for step in plan.steps for record, promise in _promised(step)}
+        for step in plan.steps:
+            told = Counter(
+                p for record, p in promised.items() if TopicPartition(record[0], record[2]) == step.topic_partition
+            )
+            if (told[Promise.AGAIN], told[Promise.SKIPPED]) != (step.replayed, step.skipped):
+                self._broken(f"{step} says other numbers than {told}")
+        there = frozenset[tuple[str, str, int, int]]()
+        if plan.drops is not None and before.pending is not None:
+            there = frozenset(_records(before.pending.ranges, before))
+            may = (*plan.drops.again, *plan.drops.stays)
+            at, again = self._world.store.state.snapshot.positions, set(_records(may, before))
+            ids = {topic.topic_id for place in self._places for topic in place.topics.values()}
+            if again != {r for r in there if r[1] in ids and _comes(r, at)}:
+                self._broken(f"of {sorted(there)} comes again, as the preview says: {sorted(again)}")
+        act = Act(promised, there, {name: self._rows(name) for name in self._world.scenario.every_output})
+        self._acts.append(act)
+        if self._world.scenario.history >= _WHOLE:
+            self._check_truth(act)
+
+    def _check_truth(self, act: Act) -> None:
+        """Hold what a preview calls read against the rows that were there. With a short history it may not know."""
+        doubtful, unknown = self._doubtful(), self._unknown()
+        for name, rows in act.rows.items():
+            for record, promise in act.promised.items():
+                read = promise in {Promise.AGAIN, Promise.OVER}
+                if record in doubtful or (promise is Promise.AGAIN and record in unknown):
+                    continue
+                if read != (rows[record] > 0):
+                    self._broken(f"{record} {promise.value}: {name!r} has it {rows[record]} times")
+
+    def at_the_end(self) -> None:
+        """Hold all acts against the rows, after a run has caught up."""
+        world, unknown = self._world, self._unknown()
+        there = world.cluster.records()
+        for name in world.scenario.every_output:
+            rows = self._rows(name)
+            for record in sorted({*there, *rows}):
+                self._check_times(name, record, rows[record])
+            coming = {Promise.AGAIN, Promise.FRESH}
+            for record in sorted(there):
+                last = self._last(record)
+                if (last.promised[record] in coming) if last else record not in unknown:
+                    before = last.rows[name][record] if last else 0
+                    if rows[record] <= before:
+                        self._broken(f"{record} is to come, and has not: {name!r} has it {before} times, as before")
+            if world.scenario.history >= _WHOLE:
+                self._check_findings(rows)
+
+    def _check_times(self, name: str, record: Record, times: int) -> None:
+        """Check that no more rows of a record came than was promised."""
+        once = self._world.scenario.guarantee is Guarantee.EXACTLY_ONCE
+        maybe = sum(record in each.may_be_there for each in self._acts)
+        again = sum(each.promised.get(record) is Promise.AGAIN for each in self._acts)
+        if once and times > 1 + maybe + again:
+            self._broken(
+                f"{record} is {times} times in {name!r}; {again} acts promise it again, {maybe} drop its batch"
+            )
+        last = self._last(record)
+        if last is None or last.promised[record] in {Promise.AGAIN, Promise.FRESH}:
+            return
+        since = times - last.rows[name][record]
+        if since > maybe and (once or not maybe):
+            self._broken(f"{record} {last.promised[record].value}; it has come {since} times since")
+
+    def _last(self, record: Record) -> Act | None:
+        """Return the last act whose preview says anything of a record."""
+        return next((each for each in reversed(self._acts) if record in each.promised), None)
+
+    def _check_findings(self, rows: Counter[Record]) -> None:
+        """Hold what `verify` finds against the rows."""
+        world = self._world
+        states = [state for state in world.store.state.states() if state.entry is not None]
+        findings = audit([state.entry for state in reversed(states) if state.entry], world.store.state.snapshot)
+        told: dict[Kind, Counter[tuple[str, int, int]]] = {kind: Counter() for kind in Kind}
+        for each in findings:
+            if each.topic_partition is None:
+                self._broken(f"verify finds {each}")
+            else:
+                told[each.kind].update((*each.topic_partition, offset) for offset in range(each.start, each.end))
+        gaps = Counter((r[0], r[2], r[3]) for r in self._passed() if not rows[r])
+        overlaps = Counter((r[0], r[2], r[3]) for r, n in rows.items() for _ in range(n - 1))
+        once = world.scenario.guarantee is Guarantee.EXACTLY_ONCE
+        for topic, _, partition, offset in self._unknown():  # nobody knows whether they were read elsewhere before
+            del told[Kind.OVERLAP][topic, partition, offset], overlaps[topic, partition, offset]
+        for topic, _, partition, offset in self._doubtful():
+            for found in (*told.values(), gaps, overlaps):
+                del found[topic, partition, offset]
+        if once and told[Kind.OVERLAP] != overlaps:
+            self._broken(f"verify finds the overlaps {told[Kind.OVERLAP]}, and there are {overlaps}")
+        if told[Kind.GAP] != gaps:
+            self._broken(f"verify finds the gaps {told[Kind.GAP]}, and there are {gaps}")
+
+    def _passed(self) -> set[Record]:
+        """Return the records between where the group began and where it is, or has left a topic."""
+        reached: dict[tuple[TopicPartition, str], int] = {}
+        for store in (self._world.origin, self._world.store):
+            for state in reversed([*store.state.states()]):
+                reached |= {(tp, str(at.topic_id)): at.offset for tp, at in state.snapshot.positions.items()}
+        every = {(*tp, topic_id, n) for (tp, topic_id), end in reached.items() for n in range(end)}
+        return {(topic, topic_id, number, n) for topic, number, topic_id, n in every} - self._unknown()
+
+    def _unknown(self) -> set[Record]:
+        """Return the records before the first position of their partition."""
+        entries = [state.entry for state in self._world.store.state.states() if state.entry is not None]
+        first = [(tp, move.after) for each in entries for tp, move in each.moves.items() if move.before is None]
+        return {(tp.topic, str(at.topic_id), tp.partition, n) for tp, at in first for n in range(at.offset)}
+
+    def _doubtful(self) -> frozenset[Record]:
+        return frozenset().union(*(each.may_be_there for each in self._acts))
+
+    def _rows(self, name: str) -> Counter[Record]:
+        found = Counter[tuple[str, str, int, int]]()
+        for row, times in self._world.rows_of(name).items():
+            found[row.record] += times
+        return found
+
+    def _broken(self, what: str) -> None:
+        self._world.schedule.violate(f"(p) {what}")
+
+
+def _promised(step: Step) -> Iterator[tuple[Record, Promise]]:
+    tp, new = step.topic_partition, step.new
+    start = step.beginning if step.old is None or step.another else max(step.old, step.beginning)
+    for offset in range(step.end):
+        read = step.read.between(offset, offset + 1) > 0
+        record = (tp.topic, str(new.topic_id), tp.partition, offset)
+        if offset >= new.offset:
+            yield record, Promise.AGAIN if read or offset < step.read.began else Promise.FRESH
+        elif offset >= start:
+            yield record, Promise.OVER if read else Promise.SKIPPED
+
+
+def _comes(record: Record, positions: Positions) -> bool:
+    topic, topic_id, partition, offset = record
+    at = positions[TopicPartition(topic, partition)]
+    return at.topic_id == topic_id and at.offset <= offset
+
+
+def _records(ranges: tuple[OffsetRange, ...], known: Snapshot) -> Iterator[Record]:
+    for each in ranges:
+        at = known.positions[each.topic_partition]
+        for offset in range(each.start, each.end):
+            yield each.topic, str(at.topic_id), each.partition, offset

@@ -1,0 +1,63 @@
+"""What previews promise is what the rows show, after any chain of acts, runs that crash, and events of Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetkeeper.testing.simulator import operators
+from offsetkeeper.testing.simulator.chain_search import Broken, exhaust_chains, groups, tried, wander_chains
+from offsetkeeper.testing.simulator.chains import LEADS, Step
+
+GROUPS = {each.name: each for each in groups()}
+KILLED = ((18, -1),)  # after it has begun a batch
+# Chains that have broken a promise, each with its group.
+FOUND = {
+    "offsets below the first position that were read were called skipped": (
+        "marked, from the latest",
+        (
+            Step("run"),
+            Step("reset to an offset", 2, 1),
+            Step("run"),
+            Step("shift", 2, 0),
+            Step("reset to the latest", 2),
+        ),
+    ),
+    "of a cluster that the group comes back to nothing was read": (
+        "in the transaction, from the earliest",
+        (Step("run"), Step(LEADS), Step("reset to the earliest"), Step(LEADS), Step("reset to the latest")),
+    ),
+    "what was dropped in the cluster that a partition stays in did not come again": (
+        "two marked, from the earliest",
+        (Step("run", faults=KILLED), Step(LEADS), Step("reset to an offset", 2, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("chains", [150, 100_000])
+def test_what_previews_promise_is_what_comes(chains: int) -> None:
+    """The same chains each time: up to six acts, with runs, crashes and events between them."""
+    broken = wander_chains("previews", chains)
+    assert broken is None, str(broken)
+
+
+@pytest.mark.parametrize("name", ["marked, from the earliest", "keyed, from the latest"])
+@pytest.mark.parametrize("length", [1, 3])
+def test_every_short_chain_keeps_what_previews_promise(name: str, length: int) -> None:
+    broken = exhaust_chains(GROUPS[name], length)
+    assert broken is None, str(broken)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_chain_that_broke_a_promise_keeps_it(name: str) -> None:
+    group, steps = FOUND[name]
+    broken = tried(GROUPS[group], steps)
+    assert broken is None, str(broken)
+
+
+def test_previews_without_a_history_are_found_to_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "known_history", lambda _: ())
+    broken = wander_chains("without", 300, [GROUPS["in the transaction, from the earliest"]])
+    assert isinstance(broken, Broken)
+    assert broken.promise.startswith("(p)")
+    assert str(broken).count("\n") == 1 + len(broken.steps)
+    assert tried(GROUPS[broken.scenario], broken.steps) == broken
