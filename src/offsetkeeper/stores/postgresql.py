@@ -38,7 +38,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores import base
-from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 from offsetkeeper.stores.tables import TableStore, name_tables, table_names
 
 log = logging.getLogger("offsetkeeper")
@@ -438,14 +438,18 @@ class Connections(Pool[Connection]):
 
         Raises:
             StoreUnavailable: surely rolled back, and worth a retry.
-            OffsetkeeperError: `lost` if the connection broke or no answer came in time, `refused` if the server
-                refused for good.
+            OffsetkeeperError: `lost` if the connection broke, no answer came in time, or it made no sense; `refused`
+                if the server refused for good.
         """
         try:
             with self.limit(connection):
                 yield
         except psycopg.Error as error:
             raise self._failure(connection, error, lost, refused) from error
+        except OffsetkeeperError:
+            raise
+        except SENSELESS as error:
+            raise lost(senseless(self._address, error, "the port of PostgreSQL (5432)")) from error
 
     @contextmanager
     def limit(self, connection: Connection) -> Iterator[None]:
