@@ -534,8 +534,8 @@ def _until(waiting: Generator[Any, Any, T], connection: Connection) -> Generator
 def database_identity(connection: psycopg.Connection[Any]) -> str:
     """Return a text that identifies the database of a connection until its server restarts."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        [found] = cursor.execute(_IDENTITY).fetchall()
-    return ":".join(map(str, ("postgresql", *found)))
+        [(began, oid, name)] = cursor.execute(_IDENTITY).fetchall()
+    return f"postgresql:{began}:{oid}:{name}"
 
 
 def server_settings(connection: psycopg.Connection[Any]) -> dict[str, str | None]:
