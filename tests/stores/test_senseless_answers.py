@@ -17,10 +17,12 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TBufferedTransport, TSocket
 
-from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore, connections
 from offsetkeeper.stores.hbase.tables import DOCUMENT, HISTORY, LEDGER, OFFSETS
+from offsetkeeper.stores.zookeeper import ZooKeeperStore
+from offsetkeeper.stores.zookeeper.nodes import load_row
 from stores.test_foreign_answers import CHANGE, Listener, http, little
 
 FOREVER = 2**31 - 1
@@ -319,3 +321,60 @@ def test_after_an_object_of_s3_was_sent_an_odd_answer_is_no_refusal(answer: byte
             store.apply(CHANGE)
         store.close()
     assert "hunter2" not in str(told.value)
+
+
+class ZooKeeper(Listener):
+    """A ZooKeeper without nodes, except for some answers.
+
+    Args:
+        answers: the bodies of replies by the number of the operation; the last one of a list is given for ever.
+    """
+
+    def __init__(self, answers: dict[int, list[bytes]]) -> None:
+        super().__init__(b"", more=False)
+        self._answers = {GET: [], MULTI: [NOTHING_DONE], EXISTS: [bytes(68)], CHILDREN: [bytes(4)], **answers}
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, client.makefile("rb") as file, contextlib.suppress(OSError):
+            self._heard(file)
+            self._tell(client, bytes(4) + (10_000).to_bytes(4, "big") + bytes(8) + b"\0\0\0\x10" + bytes(17))
+            while request := self._heard(file):
+                answers = self._answers.get(int.from_bytes(request[4:8], "big"), [b""])
+                body = answers.pop(0) if len(answers) > 1 else next(iter(answers), None)
+                failed = (-101).to_bytes(4, "big", signed=True)  # no such node
+                self._tell(client, request[:4] + bytes(8) + (failed if body is None else bytes(4) + body))
+
+    def _heard(self, file: Any) -> bytes:
+        return bytes(file.read(int.from_bytes(file.read(4), "big")))
+
+    def _tell(self, client: socket.socket, message: bytes) -> None:
+        client.sendall(len(message).to_bytes(4, "big") + message)
+
+
+EXISTS, GET, CHILDREN, MULTI = 3, 4, 8, 14
+NOTHING_DONE = b"\xff\xff\xff\xff\1\xff\xff\xff\xff"
+ODD_BODIES = [b"", b"\0", b"\x7f\xff\xff\xff", b"\0\0\0\2\xff\xff"]
+
+
+@pytest.mark.parametrize("body", ODD_BODIES)
+@pytest.mark.parametrize(("operation", "before"), [(GET, []), (MULTI, []), (MULTI, [NOTHING_DONE, NOTHING_DONE])])
+def test_a_reply_of_zookeeper_that_cannot_be_read_is_no_answer(
+    operation: int, before: list[bytes], body: bytes
+) -> None:
+    with ZooKeeper({operation: [*before, body]}) as server:
+        store = open_store(f"zookeeper://127.0.0.1:{server.port}?timeout=5")
+        with pytest.raises(OutcomeUnknown if before else StoreUnavailable):
+            store.apply(CHANGE)
+        store.close()
+
+
+def test_a_node_of_zookeeper_without_data_is_damaged() -> None:
+    """Other programs can make such a node."""
+    with ZooKeeper({GET: [b"\xff" * 4 + bytes(68)]}) as server:
+        store = ZooKeeperStore(f"zookeeper://127.0.0.1:{server.port}?timeout=5")
+        with pytest.raises(CorruptStore):
+            store.load("g")
+        assert store.server_settings() == {"participants": "1"}
+        store.close()
+    with pytest.raises(CorruptStore, match="here"):
+        load_row("/consumers/g/offsets/a/0", None, "here")
