@@ -29,7 +29,7 @@ from offsetkeeper.stores.pool import SENSELESS
 OWN = ("ca_bundle",)
 _TEMPORARY = ".tmp"
 _ABANDONED_MS = 3_600_000
-_MISSING, _REDIRECT, _SERVER_ERROR = 404, 307, 500
+_REDIRECTS, _REDIRECT, _SERVER_ERROR = 300, 307, 500
 _HTTPS = 443
 _HEADERS = ("Content-Type", "Location", "Date")
 _MOST = 128 << 20  # bytes of an answer that is no file: the names of half a million
@@ -340,10 +340,12 @@ class WebHdfs:
     def _refused(
         self, status: int, name: str, message: str, lost: type[OffsetkeeperError], *, late: bool
     ) -> OffsetkeeperError:
-        text = f"{self._address}: {name or f'status {status}'}: {message:.500}"
+        told = f"{name}: {message:.500}" if name else f"status {status}, and the answer is not that of WebHDFS"
+        text = f"{self._address}: {told}"
         if name in _PASSING and not late:
             return StoreUnavailable(f"{text}; nothing was written")
-        if late or (name and name not in _HOPELESS) or (not name and status >= _SERVER_ERROR):
+        of_another = not name and (status >= _SERVER_ERROR or (status < _REDIRECTS and lost is OutcomeUnknown))
+        if late or (name and name not in _HOPELESS) or of_another:
             return lost(text)
         return Refused(
             f"{text}; nothing was written. Check that this is the HTTP port of the NameNode (9870), and what the user "
@@ -359,9 +361,9 @@ def _is_page(answer: httpx.Response) -> bool:
 def _exception(answer: httpx.Response) -> tuple[str, str]:
     """Return the name and the message of the exception in an answer."""
     if answer.is_success:
-        return "", answer.text if _is_page(answer) else ""
+        return "", ""
     try:
         told = answer.json()["RemoteException"]
         return str(told["exception"]), str(told["message"])
     except SENSELESS:
-        return "", answer.text
+        return "", ""  # a page, which may show anything

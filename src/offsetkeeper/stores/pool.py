@@ -19,6 +19,17 @@ SENSELESS = (
 Lost = type[StoreUnavailable] | type[OutcomeUnknown]  # the error of a request whose answer was lost
 
 
+def senseless(address: str, error: Exception, check: str) -> str:
+    """Return the message for an answer of another kind. It shows nothing of the answer, which may have any content.
+
+    Args:
+        address: of the store.
+        error: what reading the answer raised.
+        check: what to check.
+    """
+    return f"{address}: the answer makes no sense ({type(error).__name__}). Check {check}"
+
+
 class Pool(Generic[C]):
     """Connections of one store, as many as are in use at the same time. Any thread may borrow one.
 

@@ -38,7 +38,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores import base
-from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 from offsetkeeper.stores.tables import TableStore, name_tables, table_names
 
 log = logging.getLogger("offsetkeeper")
@@ -438,14 +438,18 @@ class Connections(Pool[Connection]):
 
         Raises:
             StoreUnavailable: surely rolled back, and worth a retry.
-            OffsetkeeperError: `lost` if the connection broke or no answer came in time, `refused` if the server
-                refused for good.
+            OffsetkeeperError: `lost` if the connection broke, no answer came in time, or it made no sense; `refused`
+                if the server refused for good.
         """
         try:
             with self.limit(connection):
                 yield
         except psycopg.Error as error:
             raise self._failure(connection, error, lost, refused) from error
+        except OffsetkeeperError:
+            raise
+        except SENSELESS as error:
+            raise lost(senseless(self._address, error, "the port of PostgreSQL (5432)")) from error
 
     @contextmanager
     def limit(self, connection: Connection) -> Iterator[None]:
@@ -530,8 +534,8 @@ def _until(waiting: Generator[Any, Any, T], connection: Connection) -> Generator
 def database_identity(connection: psycopg.Connection[Any]) -> str:
     """Return a text that identifies the database of a connection until its server restarts."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        [found] = cursor.execute(_IDENTITY).fetchall()
-    return ":".join(map(str, ("postgresql", *found)))
+        [(began, oid, name)] = cursor.execute(_IDENTITY).fetchall()
+    return f"postgresql:{began}:{oid}:{name}"
 
 
 def server_settings(connection: psycopg.Connection[Any]) -> dict[str, str | None]:

@@ -30,7 +30,7 @@ from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
 from offsetkeeper.stores.files import File, FileStore
-from offsetkeeper.stores.pool import SENSELESS
+from offsetkeeper.stores.pool import SENSELESS, senseless
 
 _SECRETS = ("access_key", "secret_key", "session_token")
 OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
@@ -169,7 +169,9 @@ class Connection:
             raise
         except SENSELESS as error:
             if lost is not StoreUnavailable:  # of a change, the answer alone is odd
-                raise lost(f"{self._address}: the answer makes no sense: {self._redact(error)}") from self._cause(error)
+                raise lost(senseless(self._address, error, "endpoint_url, and what lies between")) from self._cause(
+                    error
+                )
             raise self._failure(error, lost) from self._cause(error)
 
     def pages(self, **where: str) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, loa
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition, check_topic
 from offsetkeeper.core.store import not_changed, version_conflict
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, VersionConflict
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import BaseStore, StoreSettings, StoreUrl
 from offsetkeeper.stores.pool import Pool
 
@@ -114,19 +114,26 @@ class TableStore(BaseStore):
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
-        return self._tables.snapshot(group, self._read(self._LOAD, *[group] * self._LOAD.count("?")))
+        return self._tables.snapshot(group, self._rows(5, self._LOAD, *[group] * self._LOAD.count("?")))
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
-        return self._tables.entries(group, self._read(HISTORY, group, group, limit))
+        return self._tables.entries(group, self._rows(2, HISTORY, group, group, limit))
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`."""
-        return sorted({group for (group,) in self._read(self._GROUPS) if isinstance(group, str)})
+        return sorted({group for (group,) in self._rows(1, self._GROUPS) if isinstance(group, str)})
 
     def close(self) -> None:
         """See `Store.close`."""
         self._connections.close()
+
+    def _rows(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
+        """Return the rows of a statement; StoreUnavailable if they are of another one, as behind a confused proxy."""
+        rows = self._read(statement, *parameters)
+        if any(len(row) != columns for row in rows):
+            raise StoreUnavailable(f"{self.address}: the answer makes no sense: its rows have not {columns} columns")
+        return rows
 
     def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         """Return the rows of a statement with names as in `Tables.sql`, and with `?` for each parameter."""

@@ -29,11 +29,22 @@ from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
 from thriftpy2.thrift import TClient, TException
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, TTransportException
 
+from offsetkeeper.core import environment
 from offsetkeeper.errors import OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreUrl, read_choice
-from offsetkeeper.stores.pool import SENSELESS, Lost, Pool
+from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 
-__all__ = ["CLIENT", "BatchMutation", "ColumnDescriptor", "Connections", "Mutation", "NoTable", "scan"]
+__all__ = [
+    "CLIENT",
+    "BatchMutation",
+    "ColumnDescriptor",
+    "Connections",
+    "Mutation",
+    "NoTable",
+    "Row",
+    "rows_of",
+    "scan",
+]
 CLIENT = ("transport", "protocol")
 _PORT = 9090
 _LONGEST_CONNECT = 10.0
@@ -49,14 +60,32 @@ class NoTable(StoreUnavailable):
     """The table does not exist."""
 
 
+class Row(NamedTuple):
+    """A row in an answer: its key, and the values of its columns."""
+
+    row: bytes
+    columns: Mapping[bytes, bytes]
+
+
 class _Socket(TSocket):
-    """A socket from which no more is read at once than an answer can have: else a wrong port fills the memory."""
+    """A socket from which no more, and little longer, is read than an answer can have: else it fills the memory."""
+
+    _left, _until = 0, 0.0
+
+    def write(self, buf: bytes) -> None:
+        """See the library; an answer begins."""
+        super().write(buf)  # type: ignore[no-untyped-call]  # the library has no types
+        self._left, self._until = _MOST, environment.monotonic() + self.sock.gettimeout()
 
     def read(self, sz: int) -> bytes:
         """See the library."""
-        if sz > _MOST:
-            raise TTransportException(message=f"an answer of {sz} bytes")
-        return bytes(super().read(sz))  # type: ignore[no-untyped-call]  # the library has no types
+        if sz > self._left:
+            raise TTransportException(message=f"an answer of more than {_MOST} bytes")
+        if environment.monotonic() > self._until:
+            raise TTransportException(message="the answer has no end")
+        data = bytes(super().read(sz))  # type: ignore[no-untyped-call]
+        self._left -= len(data)
+        return data
 
 
 class _Connection(NamedTuple):
@@ -117,10 +146,8 @@ class Connections:
                 "If no answer ever came, transport= or protocol= in the URL differ from those of the server"
             ) from error
         except (ProtocolError, *SENSELESS) as error:
-            raise lost(
-                f"{self._address}: the answer makes no sense: {error!r}. Check that this is the port of HBase's Thrift "
-                "server (9090), and transport= and protocol= in the URL"
-            ) from error
+            check = "the port of HBase's Thrift server (9090), and transport= and protocol= in the URL"
+            raise lost(senseless(self._address, error, check)) from error
 
     def close(self) -> None:
         """Close the connections that are not lent."""
@@ -142,7 +169,7 @@ class Connections:
         raise StoreUnavailable(f"{self._address}: cannot connect: {'; '.join(errors)}")
 
     def _refusal(self, error: Any, lost: Lost) -> OffsetkeeperError:
-        message = error.message.decode("utf-8", "replace")
+        message = (error.message or b"").decode("utf-8", "replace")
         told = f"{self._address}: HBase answered: {message.partition(chr(10))[0][:500]}"
         if "TableNotFound" in message:
             return NoTable(told)
@@ -155,8 +182,8 @@ class Connections:
         return lost(told)
 
 
-def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes, most: int, how: str = "") -> list[Any]:
-    """Return at most `most` rows from `start` on, before `stop`; empty is open.
+def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes, most: int, how: str = "") -> list[Row]:
+    """Return at most `most` rows from `start` on, before `stop`; empty is open. ValueError if they are others.
 
     Args:
         client: a client of `Connections`.
@@ -173,8 +200,20 @@ def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes,
     if how == "keys":
         asked.filterString = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
     scanner = client.scannerOpenWithScan(table, asked, {})
-    rows: list[Any] = client.scannerGetList(scanner, most)
+    rows = rows_of(client.scannerGetList(scanner, most))
     client.scannerClose(scanner)
+    keys = [start, *(each.row for each in rows)]
+    if keys != sorted(keys, reverse=how == "back"):  # asked for what comes after them, it would go on for ever
+        raise ValueError("the rows are not in order")
+    return rows
+
+
+def rows_of(answer: Any) -> list[Row]:
+    """Return the rows of an answer; TypeError or AttributeError if it has others."""
+    rows = [Row(each.row, {name: cell.value for name, cell in each.columns.items()}) for each in answer]
+    parts = (part for each in rows for part in (each.row, *each.columns.keys(), *each.columns.values()))
+    if not all(type(part) is bytes for part in parts):
+        raise TypeError("a row lacks its key or a value")
     return rows
 
 

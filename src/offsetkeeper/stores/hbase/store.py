@@ -28,10 +28,19 @@ from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.outside import load_stored
 from offsetkeeper.core.store import version_conflict
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, SettingsError, VersionConflict
+from offsetkeeper.errors import (
+    CorruptStore,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    StoreUnavailable,
+    VersionConflict,
+)
 from offsetkeeper.stores.base import BaseStore, read_url
-from offsetkeeper.stores.hbase.connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
+from offsetkeeper.stores.hbase.connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, rows_of, scan
 from offsetkeeper.stores.hbase.tables import DOCUMENT, ENTRY, Tables
+from offsetkeeper.stores.pool import Lost
 
 log = logging.getLogger(__name__)
 _LIMITS = {"buffered": 10_000_000, "framed": 500_000}  # bytes: a cell has 10 MiB, a frame with all of a request 2 MiB
@@ -140,16 +149,17 @@ class HBaseStore(BaseStore):
         """See `Store.close`."""
         self._connections.close()
 
-    def _look(self, group: str) -> _Seen:
+    def _look(self, group: str, lost: Lost = StoreUnavailable) -> _Seen:
         try:
-            with self._connections.lend() as client:
-                rows = client.getRowWithColumns(self._tables.ledger, group.encode(), [DOCUMENT], {})
+            with self._connections.lend(lost) as client:
+                rows = rows_of(client.getRowWithColumns(self._tables.ledger, group.encode(), [DOCUMENT], {}))
+                documents = [row.columns[DOCUMENT] for row in rows]
         except NoTable:
-            rows = []
-        if not rows:
+            documents = []
+        if not documents:
             positions, newest = self._tables.read(group)
             return _Seen(empty(group, positions), time=newest)
-        data, known = rows[0].columns[DOCUMENT].value, self._seen.get(group)
+        data, known = documents[0], self._seen.get(group)
         return known if known and known.data == data else self._load(group, data)
 
     def _load(self, group: str, data: bytes) -> _Seen:
@@ -186,7 +196,7 @@ class HBaseStore(BaseStore):
             written = Mutation(column=DOCUMENT, value=data)
             done = client.checkAndPut(self._tables.ledger, group.encode(), DOCUMENT, seen.data, written, {})
         # The Thrift server retries by itself, and then finds the result of its first try.
-        if not done and (found := self._look(group)).data != data:
+        if not done and (found := self._look(group, OutcomeUnknown)).data != data:
             raise self._conflict(change, found)
         return _Seen(change.after, data, at, full, entries)
 
@@ -221,8 +231,8 @@ class HBaseStore(BaseStore):
         """Return the entries of these versions, in their order; missing entries are left out."""
         keys = [self._slot(group, version) for version in versions]
         with self._connections.lend() as client:
-            rows = client.getRowsWithColumns(self._tables.ledger, keys, [ENTRY], {})
-        found = {row.row: row.columns[ENTRY].value.decode("utf-8", "replace") for row in rows}
+            rows = rows_of(client.getRowsWithColumns(self._tables.ledger, keys, [ENTRY], {}))
+            found = {row.row: row.columns[ENTRY].decode("utf-8", "replace") for row in rows}
         return [(found[key], key) for key in keys if key in found]
 
     def _slot(self, group: str, version: int) -> bytes:

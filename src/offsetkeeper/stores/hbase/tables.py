@@ -7,9 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from offsetkeeper.core.codec import REMEDY, load_position
-from offsetkeeper.core.offsets import Position, Positions, TopicPartition, check_partition
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition, check_partition, check_topic
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError
-from offsetkeeper.stores.hbase.connections import BatchMutation, ColumnDescriptor, Connections, Mutation, NoTable, scan
+from offsetkeeper.stores.hbase.connections import (
+    BatchMutation,
+    ColumnDescriptor,
+    Connections,
+    Mutation,
+    NoTable,
+    Row,
+    scan,
+)
 
 OFFSETS, LEDGER, HISTORY = b"offsets:", b"ledger:", b"history:"
 _FAMILY = b"offsets"  # the whole family; with a colon it would be the column without a name
@@ -91,7 +99,7 @@ class Tables:
         except NoTable:
             found = []
         for row in found:
-            positions |= dict(self._load(row, column, cell.value, group) for column, cell in row.columns.items())
+            positions |= dict(self._load(row, column, value, group) for column, value in row.columns.items())
             at = row.row.rpartition(b":")[2]
             newest = max(newest, int(at) if _TIME.fullmatch(at) else 0)
         return positions, newest
@@ -140,17 +148,18 @@ class Tables:
             yield topic
             start = topic + b";"
 
-    def _newest(self, client: Any, topic: bytes, group: str) -> list[Any]:
+    def _newest(self, client: Any, topic: bytes, group: str) -> list[Row]:
         prefix = b"%b:%b" % (topic, group.encode())
         rows = scan(client, self.offsets, prefix + b";", prefix + b":", column=_FAMILY, most=1, how="back")
         return [row for row in rows if row.row.startswith(prefix + b":")]
 
-    def _load(self, row: Any, column: bytes, value: bytes, group: str) -> tuple[TopicPartition, Position]:
-        where = f"row {row.row.decode('utf-8', 'replace')!r} of {self._address}, group {group!r},"
+    def _load(self, row: Row, column: bytes, value: bytes, group: str) -> tuple[TopicPartition, Position]:
+        where = f"{self._address}, group {group!r}, its last row"
         number, offset = column.removeprefix(OFFSETS), _OFFSET.fullmatch(value)
         topic = row.row.partition(b":")[0].decode("utf-8", "replace")
         try:
+            where = f"{where} of topic {check_topic(topic)}"
             tp = check_partition(TopicPartition(topic, int(number) if _NUMBER.fullmatch(number) else -1))
-        except SettingsError as error:
-            raise CorruptStore(f"{where} has a column {column!r}: {error}. {REMEDY}") from error
-        return tp, load_position(int(offset[1]) if offset else value[:200], None, f"{where} column {column!r}")
+        except SettingsError:  # the original message quotes the name
+            raise CorruptStore(f"{where} has a key or a column that is not that of a partition. {REMEDY}") from None
+        return tp, load_position(int(offset[1]) if offset else value[:200], None, f"{where} column {tp.partition}")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pymysql
-from pymysql.constants import CLIENT, ER, SERVER_STATUS
+from pymysql.constants import CLIENT, CR, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
 from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores import base
 from offsetkeeper.stores.mysql_tls import connectable, objection
-from offsetkeeper.stores.pool import SENSELESS, Lost, Pool
+from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 from offsetkeeper.stores.tls import NAMES, SWITCHES, read_tls
 
 Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
@@ -145,6 +145,15 @@ class Connection(_Connection):
         """Whether a transaction is open, by the server's last answer."""
         return bool(self.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)  # type: ignore[attr-defined]
 
+    def _read_query_result(self, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 - the library's signature
+        try:
+            return int(super()._read_query_result(unbuffered))  # type: ignore[misc]
+        except RuntimeError as error:  # it has sent nothing, and the server still waits for it
+            self._force_close()  # type: ignore[attr-defined]
+            raise pymysql.OperationalError(
+                CR.CR_MALFORMED_PACKET, "the server asked for a file, and got none"
+            ) from error
+
     def _refuse_while_lent(self) -> None:
         if self.lent:
             raise NotAllowed(
@@ -183,7 +192,7 @@ class Connections(Pool[Connection]):
 
         Raises:
             StoreUnavailable: surely rolled back, and worth a retry.
-            OffsetkeeperError: `lost` if the connection broke or no answer came in time.
+            OffsetkeeperError: `lost` if the connection broke, no answer came in time, or it made no sense.
             Refused: the server refused for good.
         """
         try:
@@ -193,9 +202,7 @@ class Connections(Pool[Connection]):
         except OffsetkeeperError:
             raise
         except SENSELESS as error:
-            raise lost(
-                f"{self._address}: the answer makes no sense: {error!r}. Check the port of MySQL (3306)"
-            ) from error
+            raise lost(senseless(self._address, error, "the port of MySQL (3306)")) from error
 
     def _open(self) -> Connection:
         # Count found rows, even if an update did not change them.

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha1
+from operator import index
 from typing import Any
 from urllib.parse import urlencode
 
 from redis import Connection, exceptions
 from redis.connection import parse_url
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.codec import REMEDY
 from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import (
@@ -25,7 +27,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores.base import StoreUrl
-from offsetkeeper.stores.pool import SENSELESS, Lost, Pool
+from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 
 CLIENT = (
     *("db", "username", "password", "client_name", "socket_connect_timeout"),
@@ -38,17 +40,72 @@ Command = tuple[str | bytes | int, ...]
 _LONGEST_CONNECT = 10.0
 _MOST_MOVES = 5
 _SCANNED = 1000
+_MOST = 512 << 20  # bytes of the answers to one request: a thousand entries of ten thousand partitions
+_SHOWN = 500  # characters of a server's message
+_PORT = "the port of Redis (6379)"
 # These are replies, although the library raises them like a broken connection.
 _REPLIES = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
 # Surely not run, and worth a retry. A script's error has the code anywhere in its text, a command's at the start.
 _PASSING = re.compile(
     r"\b(OOM|READONLY|LOADING|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|max number of clients)\b"
 )
+# What a proxy says when it has lost the server behind, perhaps after it has sent the request on.
+_BEHIND = re.compile(
+    r"(no )?upstream |(server )?connection (timed|reset|refused|closed|lost)|broken pipe", re.IGNORECASE
+)
 _DENIED = re.compile("no permissions|NOPERM|can't run this command|can't access")  # a script's error has no command
 _PASSING_TYPES = (
     *(exceptions.BusyLoadingError, exceptions.OutOfMemoryError, exceptions.ReadOnlyError),
     *(exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError),
 )
+
+
+class _Answers:
+    """A socket from which one request takes no more bytes, and little longer, than its answers can have.
+
+    The library would read a line without an end for ever.
+    """
+
+    def __init__(self, opened: Any, seconds: float) -> None:
+        self._socket, self._seconds = opened, seconds
+        self.begin()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def begin(self) -> None:
+        """Begin the answers to a request."""
+        self._left, self._until = _MOST, environment.monotonic() + self._seconds
+
+    def recv(self, size: int) -> bytes:
+        """See the socket."""
+        self._check()
+        data: bytes = self._socket.recv(size)
+        self._left -= len(data)
+        return data
+
+    def recv_into(self, buffer: Any) -> int:
+        """See the socket; the library uses it with hiredis."""
+        self._check()
+        size: int = self._socket.recv_into(buffer)
+        self._left -= size
+        return size
+
+    def _check(self) -> None:
+        if self._left <= 0:
+            raise OSError(f"an answer of more than {_MOST} bytes")
+        if environment.monotonic() > self._until:
+            raise TimeoutError
+
+
+class _Bounded:
+    """A connection of the library whose answers have an end."""
+
+    socket_timeout: float
+
+    def _connect(self) -> _Answers:
+        self.answers = _Answers(super()._connect(), self.socket_timeout)  # type: ignore[misc]  # the library's
+        return self.answers
 
 
 class Connections:
@@ -67,7 +124,8 @@ class Connections:
         self._timeout = url.settings.timeout
         self._settings = _client_settings(url)
         self._tls = Tls("ssl_ca_certs", ca=url.given.get("ssl_ca_certs", ""), folder=url.given.get("ssl_ca_path", ""))
-        self._class = self._settings.pop("connection_class", Connection)
+        kind = self._settings.pop("connection_class", Connection)
+        self._class = type(kind.__name__, (_Bounded, kind), {})
         self._home: Node = (self._settings.pop("host", "localhost"), self._settings.pop("port", 6379))
         self._nodes: dict[str, Node] = {}
         self._pools: dict[Node, Pool[Any]] = {}  # the library's connections have no types
@@ -96,7 +154,7 @@ class Connections:
         """
         rest = (len(keys), *keys, *arguments)
         name = sha1(script.encode(), usedforsecurity=False).hexdigest()
-        with self._refusals(group):
+        with self._refusals(group, OutcomeUnknown):
             try:
                 [reply] = self._ask(group, [("EVALSHA", name, *rest)], OutcomeUnknown)
             except exceptions.NoScriptError:  # the server is new, or its scripts were flushed
@@ -111,8 +169,26 @@ class Connections:
                 cursor: bytes | int = 0
                 while cursor != b"0":
                     command = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED)
-                    [(cursor, keys)] = _checked(self._exchange(each, [command], StoreUnavailable))
+                    [reply] = _checked(self._exchange(each, [command], StoreUnavailable))
+                    with self.sensible():
+                        cursor, keys = _scanned(reply, cursor)
                     yield from keys
+
+    @contextmanager
+    def sensible(self, lost: Lost = StoreUnavailable) -> Iterator[None]:
+        """Read replies in the block.
+
+        Raises:
+            StoreError: `lost`, if a reply is of another kind. No connection is kept: the next reply may be of an
+                earlier request.
+        """
+        try:
+            yield
+        except OffsetkeeperError:
+            raise
+        except SENSELESS as error:
+            self.close()
+            raise lost(senseless(self._address, error, _PORT)) from error
 
     def close(self) -> None:
         """Close the connections that are not lent."""
@@ -126,7 +202,9 @@ class Connections:
             if "cluster support disabled" not in str(error):
                 raise
             return {self._home}
-        return {(host.decode() or self._home[0], port) for _, _, (host, port, *_), *_ in slots}
+        with self.sensible():  # a server without a known name gives none, or an empty one
+            nodes = [(host or b"", index(port)) for _, _, (host, port, *_), *_ in slots]
+            return {(host.decode() or self._home[0], port) for host, port in nodes}
 
     def _ask(self, group: str, commands: Sequence[Command], lost: Lost) -> list[Any]:
         for _ in range(_MOST_MOVES):
@@ -144,25 +222,25 @@ class Connections:
         with pool.lend() as connection:
             try:
                 connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                connection.answers.begin()
                 return [_reply(connection) for _ in commands]
             except _REPLIES:
                 raise
+            except (exceptions.InvalidResponse, *SENSELESS) as error:
+                raise lost(senseless(self._address, error, _PORT)) from error
             except exceptions.RedisError as error:
                 raise lost(
-                    f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}"
-                ) from error
-            except SENSELESS as error:
-                raise lost(
-                    f"{self._address}: the answer makes no sense: {error!r}. Check the port of Redis (6379)"
+                    f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: "
+                    f"{_text(error)[:_SHOWN]}"
                 ) from error
 
     def _open(self, node: Node) -> Any:
         connection = self._new(node)
         try:
             connection.connect()
-        except SENSELESS as error:
+        except (exceptions.InvalidResponse, *SENSELESS) as error:
             connection.disconnect()
-            raise StoreUnavailable(f"{self._address}: the answer makes no sense: {type(error).__name__}") from None
+            raise StoreUnavailable(senseless(self._address, error, _PORT)) from None
         except exceptions.RedisError as error:
             raise self._unconnected(error, node) from None  # the original message may quote the password
         return connection
@@ -172,7 +250,7 @@ class Connections:
         return self._class(host=host, port=port, **self._settings)
 
     def _unconnected(self, error: exceptions.RedisError, node: Node) -> OffsetkeeperError:
-        text = str(error).partition(", with args")[0]
+        text = _text(error)
         if "CERTIFICATE" in text and (why := self._tls.objection(*node)):
             return Refused(f"{self._address}: nothing was written: {why}")
         hopeless = (
@@ -184,14 +262,16 @@ class Connections:
         return kind(f"{self._address}: cannot connect: {self._url.redact(text)}")
 
     @contextmanager
-    def _refusals(self, group: str) -> Iterator[None]:
-        """Translate the server's refusals."""
+    def _refusals(self, group: str, lost: Lost = StoreUnavailable) -> Iterator[None]:
+        """Translate the server's refusals; to `lost` those of a proxy that may have sent the request on."""
         try:
             yield
         except exceptions.RedisError as error:
-            where = f"{self._address}: group {group!r}"
+            where, told = f"{self._address}: group {group!r}", _text(error)[:_SHOWN]
+            if _BEHIND.match(told):
+                raise lost(f"{where}: a proxy has lost the server behind it: {told}") from error
             if _passes(error):
-                raise StoreUnavailable(f"{where}: nothing was written: {error}") from error
+                raise StoreUnavailable(f"{where}: nothing was written: {told}") from error
             if "WRONGTYPE" in str(error):
                 raise CorruptStore(f"{where}: one of its keys holds another type than a hash. {REMEDY}") from error
             if isinstance(error, exceptions.ClusterCrossSlotError) or "hash to the same slot" in str(error):
@@ -200,7 +280,7 @@ class Connections:
                     "Give the key a hash tag: ?key=offset:{topic}:{{group}}"
                 ) from error
             hint = ". The page on rights lists what is needed" * bool(_DENIED.search(str(error)))
-            raise Refused(f"{where}: Redis refused, and nothing was written: {error}{hint}") from error
+            raise Refused(f"{where}: Redis refused, and nothing was written: {told}{hint}") from error
 
 
 def _disconnect(connection: Any) -> None:
@@ -209,6 +289,7 @@ def _disconnect(connection: Any) -> None:
 
 def _is_open(connection: Any) -> bool:
     """Whether the server has not closed a kept connection."""
+    connection.answers.begin()
     try:
         return not connection.can_read()
     except exceptions.RedisError:
@@ -222,13 +303,32 @@ def _reply(connection: Any) -> Any:
         return error
 
 
+def texts(reply: Any) -> list[bytes]:
+    """Return a reply that is a list of texts; TypeError if it is of another kind."""
+    if type(reply) is not list or not all(type(each) is bytes for each in reply):
+        raise TypeError("the reply is no list of texts")
+    return reply
+
+
+def _scanned(reply: Any, before: bytes | int) -> tuple[bytes, list[bytes]]:
+    cursor, keys = reply
+    if type(cursor) is not bytes or cursor == before:  # it would never end
+        raise TypeError("the cursor does not move")
+    return cursor, texts(keys)
+
+
 def _checked(replies: list[Any]) -> list[Any]:
     """Return the replies if none of them is an error, also not in a transaction; else raise the first error."""
-    inside = replies[-1] if isinstance(replies[-1], list) else []
+    inside = replies[-1] if len(replies) > 1 and isinstance(replies[-1], list) else []
     for reply in (*replies, *inside):
         if isinstance(reply, exceptions.RedisError):
             raise reply
     return replies
+
+
+def _text(error: Exception) -> str:
+    """Return the server's message without what it quotes of a command, which may be a password."""
+    return str(error).partition(", with args")[0]
 
 
 def _passes(error: Exception) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -22,15 +22,16 @@ from offsetkeeper.core.codec import (
 )
 from offsetkeeper.core.ledger_document import ids_by_partition, ids_by_topic
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.offsets import TopicPartition, check_partition
+from offsetkeeper.core.offsets import TopicPartition, check_partition, check_topic
 from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.core.store import not_changed, version_conflict
-from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import CorruptStore, OutcomeUnknown, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_number, read_url
-from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections
+from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections, texts
 from offsetkeeper.stores.redis.keys import DEFAULT, Keys
 
 _TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
+_TRIES = 10
 _NUMBER = re.compile(rb"0|[1-9]\d{0,18}")
 
 _APPLY = files("offsetkeeper.stores.redis").joinpath("apply.lua").read_text("utf-8")
@@ -63,34 +64,38 @@ class RedisStore(BaseStore):
         """
         known: set[str] = set()
         scanned = False
-        while True:
+        for _ in range(_TRIES):
             control, hashes = self._read(group, known)
-            topics = set(control.get(b"topics", b"").decode("utf-8", "replace").split()) if control else set(known)
+            topics = self._topics(control, group) if control else set(known)
             if not control and not scanned:
                 topics, scanned = self._scan(group), True
             if topics <= known:
                 return self._snapshot(group, control, {topic: hashes[topic] for topic in topics})
             known |= topics
+        raise StoreUnavailable(f"{self.address}: group {group!r} gets topics faster than it can be read")
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
         keys, arguments = self._arguments(change)
         reply = self._connections.run(change.after.group, _APPLY, keys, arguments)
         if reply != b"done":
-            raise self._conflict(change, [part.decode() for part in reply])
+            with self._connections.sensible(OutcomeUnknown):
+                raise self._conflict(change, keys, texts(reply))
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
         if limit < 1:
             return []  # to Redis, an end of -1 means all
-        found, lines = self._at_once(
-            group,
-            [("HGET", self._keys.control(group), "version"), ("LRANGE", self._keys.history(group), 0, limit - 1)],
-        )
-        where = f"{self._keys.history(group)!r} in {self.address}, group {group!r},"
-        entries = [_load_line(line, where) for line in lines] if found else []
-        newest = _number(found or b"0")
-        return list(_descending(entries, newest))
+        with self._connections.sensible():
+            version, lines = self._at_once(
+                group,
+                [("HGET", self._keys.control(group), "version"), ("LRANGE", self._keys.history(group), 0, limit - 1)],
+            )
+            found, lines = texts([] if version is None else [version]), texts(lines)
+        if not found:
+            return []
+        where = self._where(self._keys.history(group), group)
+        return list(_descending([_load_line(line, where) for line in lines], self._version(found[0], group)))
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. It reads the name of every key in the database."""
@@ -100,19 +105,23 @@ class RedisStore(BaseStore):
     def server_settings(self) -> dict[str, str | None]:
         """See `Examined.server_settings`: those of the server in the URL, and the store's own `ttl`."""
         [role] = self._connections.ask("", [("ROLE",)])
-        replicas = str(len(role[2])) if role[0] == b"master" else None
+        with self._connections.sensible():
+            replicas = str(len(role[2])) if _is_master(role) else None
         found: dict[str, str | None] = {"ttl": str(self._ttl), "replicas": replicas}
         for name in _TOLD:
             found[name] = None
             with suppress(Refused):  # many hosted Redis servers hide them
                 [answer] = self._connections.ask("", [("CONFIG", "GET", name)])
-                found |= {key.decode(): value.decode() for key, value in zip(answer[::2], answer[1::2], strict=True)}
+                with self._connections.sensible():
+                    found |= {key.decode(): value.decode() for key, value in _pairs(answer).items()}
         return found
 
     def clock_ms(self) -> int:
         """See `Clocked.clock_ms`."""
-        [(seconds, microseconds)] = self._connections.ask("", [("TIME",)])
-        return int(seconds) * 1000 + int(microseconds) // 1000
+        [reply] = self._connections.ask("", [("TIME",)])
+        with self._connections.sensible():
+            seconds, microseconds = map(int, texts(reply))
+            return seconds * 1000 + microseconds // 1000
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -121,31 +130,32 @@ class RedisStore(BaseStore):
     def _read(self, group: str, topics: Iterable[str]) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
         """Return control record and rows of one moment."""
         names = [self._keys.control(group), *(self._keys.positions(group, topic) for topic in topics)]
-        control, *hashes = (
-            dict(zip(flat[::2], flat[1::2], strict=True))
-            for flat in self._at_once(group, [("HGETALL", name) for name in names])
-        )
-        return control, dict(zip(topics, hashes, strict=True))
+        replies = self._at_once(group, [("HGETALL", name) for name in names])
+        with self._connections.sensible():
+            control, *hashes = map(_pairs, replies)
+            return control, dict(zip(topics, hashes, strict=True))
 
     def _at_once(self, group: str, commands: Sequence[Command]) -> list[Any]:
         """Return the replies of a master, never of a replica, which may be behind."""
-        done: list[Any] = self._connections.ask(group, [("MULTI",), ("ROLE",), *commands, ("EXEC",)])[-1]
-        role, answers = done[0], done[1:]
-        if role[0] != b"master":
+        done = self._connections.ask(group, [("MULTI",), ("ROLE",), *commands, ("EXEC",)])[-1]
+        with self._connections.sensible():
+            role, *answers = done
+            at_master = _is_master(role)
+        if not at_master:
             raise StoreUnavailable(f"{self.address} is a replica, and may be behind; give the address of its master")
-        return answers
+        return list(answers)
 
     def _scan(self, group: str) -> set[str]:
         found = map(self._keys.parse, self._connections.scan(self._keys.patterns(group)[0], group))
         return {each.topic for each in found if each and each.group == group}
 
     def _snapshot(self, group: str, control: dict[bytes, bytes], hashes: dict[str, dict[bytes, bytes]]) -> Snapshot:
-        where = f"{self._keys.control(group)!r} in {self.address}, group {group!r},"
+        where = self._where(self._keys.control(group), group)
         ids = _load_ids(control.get(b"topic_ids", b"{}"), where)
         positions = {
             _partition(topic, field, at): load_position(_number(value), ids.get((topic, _number(field))), at)
             for topic, rows in hashes.items()
-            for at in [f"{self._keys.positions(group, topic)!r} in {self.address}, group {group!r},"]
+            for at in [self._where(self._keys.positions(group, topic), group)]
             for field, value in rows.items()
         }
         if not control:
@@ -176,23 +186,56 @@ class RedisStore(BaseStore):
             *(" ".join(rows.get(topic, ())) for topic in topics),
         ]
 
-    def _conflict(self, change: Change, found: Sequence[str]) -> VersionConflict:
-        if found[0] == "version":
-            return version_conflict(self.address, change, _number(found[1].encode()))
+    def _conflict(self, change: Change, keys: Sequence[str], found: Sequence[bytes]) -> VersionConflict:
+        """Return the error for what the script found; ValueError if it cannot have found that."""
         group = change.after.group
-        what = f"another program changed partition {found[2]} in {found[1]!r}"
+        kind, *told = found
+        if kind == b"version":
+            [version] = told
+            return version_conflict(self.address, change, self._version(version, group))
+        key, partition = told[0].decode(), int(told[1])
+        if kind != b"position" or key not in keys:
+            raise ValueError("another script has answered")
+        what = f"another program changed partition {partition} in {key!r}"
         topics = {tp.topic for tp in change.before.positions}
-        if found[1] not in {self._keys.positions(group, topic) for topic in topics}:
+        if key not in {self._keys.positions(group, topic) for topic in topics}:
             what += (
                 ", a topic that the ledger does not know yet: delete that hash, or add its topic to the field "
                 f"`topics` of {self._keys.control(group)!r} to continue from its offsets"
             )
         return not_changed(self.address, change, what)
 
+    def _topics(self, control: Mapping[bytes, bytes], group: str) -> set[str]:
+        try:
+            return set(map(check_topic, control.get(b"topics", b"").decode().split()))
+        except ValueError:  # the original message quotes the name
+            where = self._where(self._keys.control(group), group)
+            raise CorruptStore(f"{where} has no valid topics. {REMEDY}") from None
+
+    def _version(self, text: bytes, group: str) -> int:
+        number = _number(text)
+        if not isinstance(number, int):
+            raise CorruptStore(f"{self._where(self._keys.control(group), group)} has no valid version. {REMEDY}")
+        return number
+
+    def _where(self, key: str, group: str) -> str:
+        return f"{key!r} in {self.address}, group {group!r},"
+
 
 def _load_line(line: bytes, where: str) -> Entry:
     version, _, text = line.partition(b" ")
     return load_entry(text.decode("utf-8", "replace"), _number(version), where)
+
+
+def _is_master(role: Any) -> bool:
+    if role[0] not in {b"master", b"slave", b"sentinel"}:
+        raise ValueError("no role")
+    return bool(role[0] == b"master")
+
+
+def _pairs(reply: Any) -> dict[bytes, bytes]:
+    flat = texts(reply)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _descending(entries: Iterable[Entry], newest: int) -> Iterator[Entry]:
@@ -211,8 +254,8 @@ def _number(text: bytes) -> Any:
 def _partition(topic: str, field: bytes, where: str) -> TopicPartition:
     try:
         return check_partition(TopicPartition(topic, _number(field)))
-    except SettingsError as error:
-        raise CorruptStore(f"{where} field {field!r}: {error}. {REMEDY}") from error
+    except SettingsError:  # the original message quotes the field
+        raise CorruptStore(f"{where} has a field that is not a partition, which HKEYS shows. {REMEDY}") from None
 
 
 def _load_ids(text: bytes, where: str) -> dict[tuple[str, int], str]:

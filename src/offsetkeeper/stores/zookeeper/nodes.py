@@ -55,7 +55,7 @@ def group_at(name: str) -> str:
     return group_of(name, _UNSAFE)
 
 
-def load_row(path: str, data: bytes, where: str) -> tuple[TopicPartition, Position]:
+def load_row(path: str, data: bytes | None, where: str) -> tuple[TopicPartition, Position]:
     """Return the position that another program has stored in a node.
 
     Raises:
@@ -66,8 +66,8 @@ def load_row(path: str, data: bytes, where: str) -> tuple[TopicPartition, Positi
         tp = check_partition(TopicPartition(topic, int(name) if _NUMBER.fullmatch(name) else -1))
     except SettingsError as error:
         raise CorruptStore(f"{where} is not a partition: {error}. {REMEDY}") from error
-    offset = _OFFSET.fullmatch(data)
-    return tp, load_position(int(offset[1]) if offset else data[:200], None, where)
+    offset = _OFFSET.fullmatch(data or b"")
+    return tp, load_position(int(offset[1]) if offset else data, None, where)
 
 
 def dump_rows(paths: Paths, rows: Rows) -> bytes:
@@ -95,8 +95,9 @@ def packed(text: str) -> bytes:
     return data if len(data) < _PLAIN else zlib.compress(data, 1)
 
 
-def unpacked(data: bytes) -> bytes:
-    """Return the text in a node's data."""
+def unpacked(data: bytes | None) -> bytes:
+    """Return the text in a node's data; a node may have none."""
+    data = data or b""
     try:
         return unpack(data) if data[:1] == b"x" else data
     except (zlib.error, ValueError):

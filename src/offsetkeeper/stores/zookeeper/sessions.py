@@ -22,9 +22,9 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.tls import Tls, of_all
-from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import StoreUrl, read_choice
-from offsetkeeper.stores.pool import Lost
+from offsetkeeper.stores.pool import SENSELESS, Lost, senseless
 from offsetkeeper.stores.zookeeper.nodes import Rows
 
 TLS = ("tls", "ca", "cert", "key", "key_password")
@@ -178,7 +178,7 @@ class Sessions:
             StoreUnavailable: no server can be reached.
             Refused: the server refuses the request.
             VersionConflict: another writer has changed the node first.
-            StoreError: `lost`, if the connection broke or no answer came in time.
+            StoreError: `lost`, if the connection broke, no answer came in time, or it made no sense.
         """
         client = self._client()
         try:
@@ -194,6 +194,11 @@ class Sessions:
             raise VersionConflict(f"{self._address}: nothing was written: {error!r}") from error
         except exceptions.KazooException as error:
             raise Refused(f"{self._address}: ZooKeeper refused, and nothing was written: {error!r}") from error
+        except OffsetkeeperError:
+            raise
+        except SENSELESS as error:
+            self._drop(client)
+            raise lost(senseless(self._address, error, "the port of ZooKeeper (2181)")) from error
 
     def close(self) -> None:
         """End the session."""

@@ -141,7 +141,7 @@ class ZooKeeperStore(BaseStore):
                 found = request.found(request.client.get_async("/zookeeper/config"))
         except Refused:
             return {"participants": None}
-        lines = found[0].decode("utf-8", "replace").splitlines() if found else []
+        lines = (found[0] or b"").decode("utf-8", "replace").splitlines() if found else []
         members = [line for line in lines if line.startswith("server.") and ":observer" not in line]
         return {"participants": str(max(1, len(members)))}
 
@@ -253,7 +253,7 @@ class ZooKeeperStore(BaseStore):
         rows = {path: node[0] for path, answer in asked.items() if (node := request.found(answer))}
         return dict(nodes.load_row(path, data, f"{path} in {self.address}") for path, data in rows.items())
 
-    def _load_entry(self, group: str, path: str, data: bytes) -> Entry:
+    def _load_entry(self, group: str, path: str, data: bytes | None) -> Entry:
         where = f"{path} in {self.address}, group {group!r},"
         return load_numbered_entry(nodes.unpacked(data).decode("utf-8", "replace"), where)
 
