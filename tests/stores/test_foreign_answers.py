@@ -56,6 +56,7 @@ ODD = {
     "files without names": http(b'{"FileStatuses": {"FileStatus": [{}]}, "FileStatus": {}}'),
     "not UTF-8": http(b"\xff\xfe{}"),
     "deep": http(b"[" * 100_000),
+    "lists": http(b'{"FileStatuses":[' + b"[]," * 5_000_000 + b"0]}"),
     "HTML": http(b"<html><body>login</body></html>", "text/html"),
     "XML of another kind": http(b'<?xml version="1.0"?><rss><channel/></rss>', "application/xml"),
     "XML that ends": http(b'<?xml version="1.0"?><ListBucketResult><Contents>', "application/xml"),

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from offsetkeeper.checkpoint.files import Files
@@ -84,10 +85,13 @@ class StateStore:
             version -= 1
         return True
 
-    @property
-    def newest(self) -> int:
-        """The newest version that has a file."""
-        return max(self.whole | self.steps, default=0)
+    def loadable(self) -> set[int]:
+        """Return the versions above 0 that can be loaded."""
+        found = {0}
+        for version in sorted(self.whole | self.steps):
+            if version in self.whole or version - 1 in found:
+                found.add(version)
+        return found - {0}
 
     def __str__(self) -> str:
         return f"state/{self.operator}/{self.partition}" + (f"/{self.name}" if self.name else "")
@@ -133,6 +137,16 @@ class Checkpoint(Logs):
     def logs(self) -> Mapping[str, bytes]:
         """The content of the files, by name."""
         return self.folder.logs
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """See `Logs.offsets`; it is asked for often, and there may be thousands."""
+        return super().offsets
+
+    @cached_property
+    def commits(self) -> list[int]:
+        """See `Logs.commits`."""
+        return super().commits
 
     @property
     def hidden(self) -> list[str]:

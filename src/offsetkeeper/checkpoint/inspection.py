@@ -121,13 +121,11 @@ class Inspection:
     @property
     def state_versions(self) -> dict[int, list[int]]:
         """The state versions above 0 that all stores of an operator can load, by operator."""
-        found: dict[int, list[int]] = {}
-        for operator in sorted({store.operator for store in self.state}):
-            stores = [store for store in self.state if store.operator == operator]
-            newest = min(store.newest for store in stores)
-            named = set.union(*(set(store.whole | store.steps) for store in stores))
-            found[operator] = sorted(n for n in named if n <= newest and all(store.has(n) for store in stores))
-        return found
+        found: dict[int, set[int]] = {}
+        for store in self.state:
+            versions = store.loadable()
+            found[store.operator] = found.get(store.operator, versions) & versions
+        return {operator: sorted(versions) for operator, versions in sorted(found.items())}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""

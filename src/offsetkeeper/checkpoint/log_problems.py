@@ -157,8 +157,11 @@ def _fits(content: bytes, checksum: bytes) -> bool:
     magic, size = _HEAD.unpack_from(checksum)
     if magic != b"crc\0" or not size:
         return False
-    parts = [content[at : at + size] for at in range(0, len(content), size)]
-    return checksum[_HEAD.size :] == b"".join(struct.pack(">I", zlib.crc32(part)) for part in parts)
+    starts = range(0, len(content), size)
+    if len(checksum) != _HEAD.size + 4 * len(starts):  # before a part for every byte is summed up
+        return False
+    sums = (each for (each,) in struct.iter_unpack(">I", memoryview(checksum)[_HEAD.size :]))
+    return all(each == zlib.crc32(content[at : at + size]) for at, each in zip(starts, sums, strict=True))
 
 
 def _left(found: Checkpoint) -> Iterator[Problem]:

@@ -328,8 +328,9 @@ def _check_read(checkpoint: Checkpoint, moved: Mapping[str, str | None], targets
 
 
 def _check_batch(checkpoint: Checkpoint, batch: int) -> None:
-    both = set(checkpoint.offsets) & set(checkpoint.commits)
-    whole = sorted(n for n in both if n == 0 or n - 1 in checkpoint.offsets)  # without n-1 Spark does not start
+    planned = set(checkpoint.offsets)
+    both = planned & set(checkpoint.commits)
+    whole = sorted(n for n in both if n == 0 or n - 1 in planned)  # without n-1 Spark does not start
     if batch not in whole:
         raise NotAllowed(
             f"{checkpoint.where}: batch {batch} cannot be the last one; possible batches: {_listed(whole)}"

@@ -12,6 +12,7 @@ from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import CorruptStore, NotAllowed
 
 BACKUP = "Restore it from a backup"
+_WAYS = 100  # batches that are tried, as many as Spark keeps: each try walks through all of them
 UNKNOWN_FORMAT = "Use a release of offsetkeeper that knows this format; change nothing with this release"
 
 
@@ -49,8 +50,8 @@ def error_of(read: Callable[[], object]) -> str:
 
 
 def way_back(found: Checkpoint, batch: int) -> str:
-    """Return ", or truncate to batch N" with the newest possible batch up to this one; empty if there is none."""
-    for number in reversed([each for each in found.offsets if each <= batch]):
+    """Return ", or truncate to batch N" with the newest possible batch up to this one; empty if there is none near."""
+    for number in reversed([each for each in found.offsets if each <= batch][-_WAYS:]):
         try:
             plan_truncate(found, number, query_id="keep")
         except (NotAllowed, CorruptStore):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from offsetkeeper.checkpoint.contents import Checkpoint, StateStore
 from offsetkeeper.checkpoint.files import Files
@@ -52,8 +53,9 @@ def _strays(found: Checkpoint) -> Iterator[Problem]:
 
 def _operators(stores: Sequence[StateStore]) -> Iterator[Problem]:
     numbers = {store.operator for store in stores}
-    for operator in sorted(set(range(max(numbers, default=0))) - numbers):
-        yield Problem(f"state/{operator}", "the operator's state is gone: the query fails", f"{BACKUP}, {_ELSE}")
+    for first, last in _gaps(numbers, max(numbers, default=0)):
+        more = f", and that of the operators up to {last}" if last > first else ""
+        yield Problem(f"state/{first}", f"the operator's state is gone{more}: the query fails", f"{BACKUP}, {_ELSE}")
 
 
 def _partitions(stores: Sequence[StateStore], counts: Mapping[int, int]) -> Iterator[Problem]:
@@ -61,9 +63,17 @@ def _partitions(stores: Sequence[StateStore], counts: Mapping[int, int]) -> Iter
     for store in stores:
         there.setdefault((store.operator, store.name), set()).add(store.partition)
     for (operator, name), numbers in sorted(there.items()):
-        missing = sorted(set(range(max(max(numbers) + 1, counts.get(operator, 0)))) - numbers)
-        if missing:
-            store = StateStore(operator, missing[0], name, frozenset(), frozenset())
-            more = f", and of {len(missing) - 1} others" if len(missing) > 1 else ""
+        count = max(max(numbers) + 1, counts.get(operator, 0))
+        if missing := count - len(numbers):
+            first, _ = next(_gaps(numbers, count))
+            store = StateStore(operator, first, name, frozenset(), frozenset())
+            more = f", and of {missing - 1} others" if missing > 1 else ""
             what = f"the state of the partition is missing{more}: the query fails"
             yield Problem(str(store), what, f"{BACKUP}, {_ELSE}")
+
+
+def _gaps(there: Collection[int], end: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of the numbers from 0 to before `end` that are not there: it may be any number."""
+    for before, after in pairwise([-1, *sorted(there), end]):
+        if before + 1 < after:
+            yield before + 1, after - 1

@@ -35,9 +35,9 @@ from offsetkeeper.core.offsets import (
     check_partition,
     digest_of,
 )
-from offsetkeeper.core.outside import load_stored, reason
+from offsetkeeper.core.outside import LONGEST, TooManyValues, check_values, load_stored, reason, short_text
 from offsetkeeper.core.query_rows import split_moves, split_positions, split_ranges
-from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError
 
 FORMAT = 4
 _FORMAT_OF_TARGETS = 4
@@ -52,7 +52,7 @@ GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # e
 
 def dump_control(snapshot: Snapshot) -> str:
     """Return `snapshot` without group, version and positions as one line of JSON."""
-    return _dump(control_fields(snapshot))
+    return dump(control_fields(snapshot))
 
 
 def control_fields(snapshot: Snapshot) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
 
 def control_mark(snapshot: Snapshot) -> str:
     """Return a text that is in the control record of this ledger, but not in that of another one at this version."""
-    return f'"change_id":{_dump(snapshot.change_id)}'
+    return f'"change_id":{dump(snapshot.change_id)}'
 
 
 def load_control(text: str, group: str, version: int, positions: Positions, where: str) -> Snapshot:
@@ -153,7 +153,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
 
 def dump_entry(entry: Entry) -> str:
     """Return a history entry as one line of JSON."""
-    return _dump(entry_fields(entry))
+    return dump(entry_fields(entry))
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
@@ -218,15 +218,15 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             counts = {number.query: Count(number.number, number.number + 1)}
         return Entry(
             version=_natural(version),
-            event=_text(raw["event"]),
-            change_id=_text(raw["change_id"]),
+            event=_name(raw["event"]),
+            change_id=_name(raw["change_id"]),
             at_ms=_moment(raw["at_ms"]),
-            actor=_text(raw["actor"]),
-            reason=_text(raw["reason"]),
+            actor=short_text(_text(raw["actor"])),
+            reason=short_text(_text(raw["reason"])),
             epoch=_natural(raw["epoch"]),
             generation=_natural(raw["generation"]),
             sequence=_natural(raw["sequence"]),
-            token=_load_token(raw) if "token" in raw or raw["ranges"] else "",
+            token=_name(_load_token(raw)) if "token" in raw or raw["ranges"] else "",
             ranges=ranges,
             moves=moves,
             counts=_load_counts(raw["counts"]) if "counts" in raw else counts,
@@ -274,8 +274,18 @@ def _no_entry(where: str, error: Exception) -> CorruptStore:
     return CorruptStore(f"{where} is not a history entry: {reason(error)}. {REMEDY}")
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))  # ASCII, safe in every character set
+def dump(value: Any) -> str:
+    """Return a record as one line of JSON, in ASCII, which is safe in every character set.
+
+    Raises:
+        Refused: it could not be read again, see `MOST_VALUES`.
+    """
+    text = json.dumps(value, separators=(",", ":"))
+    try:
+        check_values(text)
+    except TooManyValues as error:
+        raise Refused(f"the ledger was not written: {error}. Give some of its topics a group of their own") from None
+    return text
 
 
 def _pending(batch: Batch) -> dict[str, Any]:
@@ -527,7 +537,7 @@ def _stored(position: Position | None) -> list[Any] | None:
 
 def _load_stored(raw: list[Any]) -> Position:
     offset, topic_id, cluster_id = (*raw, None)[:3]
-    topic, cluster = (None if each is None else _text(each) for each in (topic_id, cluster_id))
+    topic, cluster = (None if each is None else _name(each) for each in (topic_id, cluster_id))
     return Position(check_offset(offset), topic, cluster)
 
 
@@ -535,6 +545,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
     return value
+
+
+def _name(value: Any) -> str:
+    """Return a text of which a history has thousands; to cut it would change its meaning."""
+    if len(_text(value)) > LONGEST:
+        raise ValueError("it has a name that is too long")
+    return str(value)
 
 
 def _moment(value: Any) -> int:

@@ -15,7 +15,7 @@ from offsetkeeper.core import environment, rules
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Program, Queries, QueryBatch
 from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Having, Owner, Snapshot, check_group, latest
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, topics_of
-from offsetkeeper.core.outside import whole_text
+from offsetkeeper.core.outside import short_text, whole_text
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Ability, Store, TransactionalStore
 from offsetkeeper.errors import (
@@ -380,7 +380,9 @@ class Ledger:
             # These changes keep their ids when the batch is tried again, because an earlier try may be stored.
             sequence = self.snapshot.sequence + (self.snapshot.pending is None)
             change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{_digest(event)}"
-        author = rules.Author(self._owner_id, self.name, environment.now_ms(), change_id, whole_text(reason))
+        author = rules.Author(
+            self._owner_id, self.name, environment.now_ms(), change_id, short_text(whole_text(reason))
+        )
         return rules.decide(self.snapshot, event, author)
 
     def _apply(self, event: rules.Event, reason: str = "") -> None:

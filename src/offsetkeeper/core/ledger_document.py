@@ -9,10 +9,9 @@ Another program may write a document with only `offsets`: this is a group with p
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from offsetkeeper.core.codec import GARBAGE, REMEDY, control_fields, empty, load_position, read_control
+from offsetkeeper.core.codec import GARBAGE, REMEDY, control_fields, dump, empty, load_position, read_control
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Positions, TopicPartition, by_topic, check_partition
 from offsetkeeper.core.outside import load_stored, reason
@@ -20,11 +19,15 @@ from offsetkeeper.errors import CorruptStore
 
 
 def dump_document(snapshot: Snapshot, **more: Any) -> str:
-    """Return the ledger as one line of JSON, with the keys of `more` added; the ledger's own keys win."""
+    """Return the ledger as one line of JSON, with the keys of `more` added; the ledger's own keys win.
+
+    Raises:
+        Refused: see `codec.dump`.
+    """
     rows = snapshot.rows
     offsets = by_topic({tp: position.offset for tp, position in rows.items()})
     own = {"version": snapshot.version, "offsets": offsets, "topic_ids": ids_by_topic(rows)}
-    return json.dumps({**more, **own, **control_fields(snapshot)}, separators=(",", ":"))
+    return dump({**more, **own, **control_fields(snapshot)})
 
 
 def load_document(text: str | bytes, group: str, where: str) -> Snapshot:

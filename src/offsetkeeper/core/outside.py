@@ -36,6 +36,10 @@ LARGEST_TABLE = 2**26
 """Bytes of the largest plan, list of offsets or file of another program's settings."""
 LARGEST_STORED = 2**26
 """Bytes of the largest file in a store or a checkpoint: some 400,000 partitions."""
+MOST_VALUES = 4_000_000
+"""Values of the largest JSON text: some 100,000 partitions, each in a topic of its own, in a change of all of them."""
+LONGEST = 2_000
+"""Characters of the longest reason that a history keeps."""
 _WAY = getattr(os, "O_PATH", os.O_RDONLY)  # for a folder that may be entered and not listed
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO may wait for ever
 _KINDS = {
@@ -52,6 +56,13 @@ _REASONS = {
 }
 _NESTED = (dict, list)
 _DEEPEST = 100  # deeper JSON can be parsed, but breaks code that walks through it
+
+
+class TooManyValues(ValueError):
+    """A JSON text has so many values that they would take gigabytes: three bytes of text may become two hundred."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"it has more than {most:,} values")
 
 
 class UnfitFile(OSError):
@@ -176,6 +187,8 @@ def reason(error: Exception) -> str:
         return f"no JSON from line {error.lineno}, column {error.colno} on"
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start + 1} is not UTF-8"
+    if isinstance(error, TooManyValues):
+        return str(error)
     return next((told for kind, told in _REASONS.items() if isinstance(error, kind)), "a value is wrong")
 
 
@@ -196,13 +209,19 @@ def names_file(name: str) -> bool:
     return _FILE.fullmatch(name) is not None
 
 
-def load_json(text: str | bytes) -> Any:
+def load_json(text: str | bytes, most: int = MOST_VALUES) -> Any:
     """Return the value of a JSON text.
 
+    Args:
+        text: the text.
+        most: about the most values that it may have.
+
     Raises:
+        TooManyValues: it has more.
         ValueError: the text is not JSON in UTF-8, has a number that is not finite or half a surrogate pair, or is
             nested more than 100 levels deep.
     """
+    check_values(text, most)
     text = _decoded(text)
     text.encode()
     try:
@@ -224,6 +243,7 @@ def load_stored(text: str | bytes) -> Any:
     group must stay readable.
 
     Raises:
+        TooManyValues: it has more than `MOST_VALUES`.
         ValueError: the text is not JSON in UTF-8, has a number that is not finite, or is nested more than 100 levels
             deep.
     """
@@ -234,9 +254,27 @@ def load_stored(text: str | bytes) -> Any:
         return load_json(json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace"))
 
 
+def check_values(text: str | bytes, most: int = MOST_VALUES) -> None:
+    """Check about how many values a JSON text has, before any of them is made.
+
+    A comma or an open bracket comes before each value. Those in texts count too.
+
+    Raises:
+        TooManyValues: it has more than `most`.
+    """
+    marks = (b",", b"[", b"{") if isinstance(text, bytes) else ",[{"
+    if len(text) > most and sum(map(text.count, marks)) > most:  # type: ignore[arg-type]
+        raise TooManyValues(most)
+
+
 def whole_text(text: str) -> str:
     """Return a text that can be stored and printed: half a surrogate pair (from Latin-1) becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
+
+
+def short_text(text: str) -> str:
+    """Return a text for people, such as a reason: of a long one its begin, and its end, which often says by whom."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[3 - LONGEST // 2 :]}"
 
 
 def load_toml(text: str, where: str) -> dict[str, Any]:

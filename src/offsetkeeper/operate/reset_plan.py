@@ -20,7 +20,7 @@ from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.model import Count, Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition, check_offset, check_partition
-from offsetkeeper.core.outside import load_json
+from offsetkeeper.core.outside import TooManyValues, load_json
 from offsetkeeper.core.plain import plain
 from offsetkeeper.core.rules import drops
 from offsetkeeper.errors import Refused, SettingsError, Stale, listed
@@ -472,7 +472,8 @@ def load_plan(text: str, where: str) -> ResetPlan:
             _load(raw) if raw.keys() == _FIELDS and all(each.keys() == _STEP_FIELDS for each in raw["steps"]) else None
         )
     except GARBAGE as error:
-        why = f"{error}" if isinstance(error, json.JSONDecodeError) else type(error).__name__  # others quote the file
+        ours = isinstance(error, json.JSONDecodeError | TooManyValues)  # others quote the file
+        why = f"{error}" if ours else type(error).__name__
         raise SettingsError(f"{where} is not a plan of a reset ({why}): save one with --save") from None
     if plan is None:
         raise SettingsError(f"{where} was saved by another version of offsetkeeper: make a new plan")

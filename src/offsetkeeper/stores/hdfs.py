@@ -9,7 +9,6 @@ https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.ht
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.outside import LARGEST_STORED
+from offsetkeeper.core.outside import LARGEST_STORED, check_values
 from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreError, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
@@ -33,6 +32,8 @@ _REDIRECTS, _REDIRECT, _SERVER_ERROR = 300, 307, 500
 _HTTPS = 443
 _HEADERS = ("Content-Type", "Location", "Date")
 _MOST = 128 << 20  # bytes of an answer that is no file: the names of half a million
+_MOST_VALUES = 8_000_000  # of such an answer: each name has a dozen
+_MOST_OF_A_FILE = LARGEST_STORED + 1  # what is asked for; a server may send any number
 T = TypeVar("T")
 _TAKEN = "FileAlreadyExistsException"
 _STANDBY = "StandbyException"
@@ -238,7 +239,9 @@ class WebHdfs:
             if answer.status_code == _REDIRECT:
                 # The NameNode normalizes names in its address, so the DataNode would look for another file.
                 there = urlsplit(answer.headers["Location"])._replace(path=f"/webhdfs/v1{quote(path)}").geturl()
-                answer = self._send(method, there, content=content, most=math.inf if operation == "OPEN" else _MOST)
+                answer = self._send(
+                    method, there, content=content, most=_MOST_OF_A_FILE if operation == "OPEN" else _MOST
+                )
         except (KeyError, ValueError) as error:
             raise lost(f"{self._address}: the NameNode leads to no DataNode: {error!r}; check the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -292,14 +295,14 @@ class WebHdfs:
             OffsetkeeperError: `lost`, if the answer is of another kind.
         """
         try:
-            return read(answer.json())
+            return read(_json(answer))
         except SENSELESS as error:
             raise lost(
                 f"{self._address}: the answer is not that of WebHDFS: {type(error).__name__}. Check that this is the "
                 "HTTP port of the NameNode (9870)"
             ) from None
 
-    def _send(self, method: str, url: str, *, most: float = _MOST, **request: Any) -> httpx.Response:
+    def _send(self, method: str, url: str, *, most: int = _MOST, **request: Any) -> httpx.Response:
         """Return the answer to one request, of which the content has at most so many bytes."""
         with self._open().stream(method, url, **request) as answer:
             parts, size = [], 0
@@ -307,7 +310,7 @@ class WebHdfs:
                 parts.append(part)
                 size += len(part)
                 if size > most:
-                    raise httpx.DecodingError(f"the answer has more than {most:.0f} bytes", request=answer.request)
+                    raise httpx.DecodingError(f"the answer has more than {most} bytes", request=answer.request)
             headers = {name: answer.headers[name] for name in _HEADERS if name in answer.headers}
             return httpx.Response(answer.status_code, headers=headers, content=b"".join(parts), request=answer.request)
 
@@ -358,12 +361,17 @@ def _is_page(answer: httpx.Response) -> bool:
     return "text/" in answer.headers.get("Content-Type", "")
 
 
+def _json(answer: httpx.Response) -> Any:
+    check_values(answer.content, _MOST_VALUES)
+    return answer.json()
+
+
 def _exception(answer: httpx.Response) -> tuple[str, str]:
     """Return the name and the message of the exception in an answer."""
     if answer.is_success:
         return "", ""
     try:
-        told = answer.json()["RemoteException"]
+        told = _json(answer)["RemoteException"]
         return str(told["exception"]), str(told["message"])
     except SENSELESS:
         return "", ""  # a page, which may show anything

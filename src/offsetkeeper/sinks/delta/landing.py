@@ -222,7 +222,7 @@ class Table:
         entry = f"_delta_log/{version:020}.json"
         try:
             content, _ = read_file(Path(self.address, entry), _LARGEST_ENTRY, root=Path(self.address))
-            actions = [json.loads(line) for line in content.splitlines()]
+            actions = (json.loads(line) for line in content.splitlines())
             added = [unquote(each["add"]["path"]) for each in actions if "add" in each]
             self.folder.sync(*added, entry)
         except OSError as error:

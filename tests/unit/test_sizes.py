@@ -1,0 +1,198 @@
+"""Few bytes that would become much: each is refused before it is made, and what is honest is far below the limits."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import process_time
+
+import pytest
+
+from offsetkeeper.checkpoint import Checkpoint, LocalFiles, StateStore, inspect, read_checkpoint, verify
+from offsetkeeper.checkpoint.contents import Kept
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.codec import dump, dump_entry, entry_fields, load_control, load_entry
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.ledger_document import dump_document, load_document
+from offsetkeeper.core.model import Entry, Move, Owner, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.outside import LONGEST, MOST_VALUES, load_json, load_stored
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError
+from offsetkeeper.operate.reset_plan import Step, load_plan
+from offsetkeeper.stores import open_store
+
+N = MOST_VALUES // 2 + 1
+DENSE: dict[str, Callable[[], str]] = {
+    "lists": lambda: "[" + "[]," * N + "0]",
+    "objects": lambda: '{"offsets":[' + "{}," * N + "0]}",
+    "deep": lambda: "[" + ",".join(['{"a":' * 90 + "1" + "}" * 90] * (N // 45)) + "]",
+    "texts": lambda: '["' + '","' * 2 * N + '"]',
+}
+MANY = "it has more than 4,000,000 values"
+
+
+@contextmanager
+def little(megabytes: int = 30) -> Iterator[None]:
+    """Check that the block takes little memory."""
+    tracemalloc.start()
+    try:
+        yield
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < megabytes << 20
+
+
+@contextmanager
+def less_than(seconds: float) -> Iterator[None]:
+    """Check that the block takes less CPU; without the mend it takes minutes."""
+    began = process_time()
+    yield
+    assert process_time() - began < seconds
+
+
+@pytest.mark.parametrize("what", DENSE)
+def test_json_of_millions_of_values_is_refused_before_one_of_them_is_made(what: str) -> None:
+    """A file of less than 64 MiB took gigabytes."""
+    text = DENSE[what]()
+    for load in (load_json, load_stored):
+        for given in (text, text.encode()):
+            with little(), pytest.raises(ValueError, match=MANY):
+                load(given)
+
+
+@pytest.mark.parametrize("what", DENSE)
+def test_records_of_millions_of_values_are_told_with_their_place(what: str, tmp_path: Path) -> None:
+    text = DENSE[what]()
+    for read in (
+        lambda: load_document(text, "g", "here"),
+        lambda: load_control(text, "g", 1, {}, "here"),
+        lambda: load_entry(text, 1, "here"),
+    ):
+        with little(), pytest.raises(CorruptStore, match=f"here .*{MANY}.*Nothing was changed"):
+            read()
+    with little(), pytest.raises(SettingsError, match=f"plan.json is not a plan of a reset .{MANY}"):
+        load_plan(text, "plan.json")
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "000000000001.json").write_text(text)
+    with closing(open_store(f"file://{tmp_path}")) as store, little(80), pytest.raises(CorruptStore, match=MANY):
+        store.load("g")
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/0", "offsets/0 (its settings)", "commits/0", "sources/0/0"])
+def test_files_of_a_checkpoint_with_millions_of_values_are_told(name: str, tmp_path: Path) -> None:
+    text = DENSE["lists"]()
+    whole = {
+        "metadata": text,
+        "offsets/0": f"v1\n{{}}\n{text}",
+        "commits/0": f"v1\n{text}",
+        "sources/0/0": f"\0v1\n{text}",
+    }
+    file = name.partition(" ")[0]
+    for each, content in {"metadata": '{"id":"a"}', "offsets/0": "v1\n{}\n{}", "commits/0": "v1\n{}"}.items():
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).write_text(content)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(f"v1\n{text}\n{{}}" if "settings" in name else whole[file])
+    with little(80), pytest.raises(CorruptStore, match=f"{file}.*{MANY}"):
+        inspect(read_checkpoint(LocalFiles(tmp_path)))
+
+
+def test_a_hundred_thousand_partitions_are_far_below_the_limit() -> None:
+    """Each in a topic of its own, all in the batch that runs and in the one before it, in a change of all of them."""
+    part = 1_000
+    at = {TopicPartition(f"t{n}", 0): Position(123_456 + n, f"id {n}", "cluster", 3) for n in range(part)}
+    ranges = tuple(OffsetRange(*tp, position.offset, position.offset + 9) for tp, position in at.items())
+    batch = Batch("g", "a", 5, ranges)
+    snapshot = Snapshot(
+        "g", 3, Owner("a", 1, "x"), 1, 1, 4, positions=at, pending=batch, change_id="c", unsettled=batch
+    )
+    moves = {tp: Move(position, position._replace(offset=1)) for tp, position in at.items()}
+    entry = Entry(3, "rewind", "c", 1, "x", "why", 1, 1, 4, "a", ranges, moves)
+    steps = [Step(tp, position.offset, position, 0, 9).as_dict() for tp, position in at.items()]
+    for text in (dump_document(snapshot, entry=entry_fields(entry)), dump_entry(entry), json.dumps(steps)):
+        assert sum(map(text.count, ",[{")) * (100_000 // part) < MOST_VALUES
+
+
+def test_what_could_not_be_read_again_is_not_written() -> None:
+    with pytest.raises(Refused, match=f"was not written: {MANY}.*a group of their own"):
+        dump("," * (MOST_VALUES + 1))
+
+
+def _state(folder: Path, *names: str, batches: int = 3) -> LocalFiles:
+    """Make a checkpoint of a query with these state files."""
+    logs: dict[str, str] = {"metadata": '{"id":"8a1b3c4d-1111-2222-3333-444455556666"}'}
+    logs |= {f"offsets/{n}": f'v1\n{{"conf":{{}}}}\n{{"orders":{{"0":{n}}}}}' for n in range(batches)}
+    logs |= {f"commits/{n}": "v1\n{}" for n in range(batches)}
+    for name, content in (logs | dict.fromkeys(names, "x")).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return LocalFiles(folder)
+
+
+@pytest.mark.parametrize(("operator", "last"), [(49_999, "49998"), (999_999_999, "999999998")])
+def test_operators_that_are_gone_are_one_problem(operator: int, last: str, tmp_path: Path) -> None:
+    """One folder of a high number was as many problems, or all memory of the machine."""
+    files = _state(tmp_path, f"state/{operator}/0/3.snapshot", "state/1/0/3.snapshot", "state/0/99999/3.snapshot")
+    with little():
+        found = [str(problem) for problem in verify(files)]
+    gone = [line for line in found if "state is gone" in line]
+    (line,) = gone
+    assert line.startswith(f"wrong state/2: the operator's state is gone, and that of the operators up to {last}: ")
+    assert [line for line in found if "state/0/0: the state of the partition is missing, and of 99998 others" in line]
+
+
+def test_thousands_of_state_versions_take_no_longer_than_their_number() -> None:
+    store = StateStore(0, 0, "", frozenset({100}), frozenset(range(1, 200_000)) - {50})
+    with less_than(5):
+        assert store.loadable() == {*range(1, 50), *range(100, 200_000)}
+    assert all(store.has(version) is (version in store.loadable()) for version in (0 + 1, 49, 50, 51, 99, 100, 101))
+    other = StateStore(0, 1, "", frozenset(), frozenset(range(1, 101)))
+    found = inspect(Checkpoint(Kept("here", {})))
+    assert replace(found, state=(store, other)).state_versions == {0: [*range(1, 50), 100]}
+
+
+def test_a_query_with_thousands_of_batches_and_no_state_is_verified_soon(tmp_path: Path) -> None:
+    files = _state(tmp_path, "state/0/0/9999.delta", batches=300)
+    with less_than(10):
+        assert [problem.file for problem in verify(files)] == ["state/0/0"]
+
+
+def test_a_checksum_for_every_byte_is_compared_by_its_size_first(tmp_path: Path) -> None:
+    files = _state(tmp_path)
+    content = b"v1\n{}" + b" " * 5_000_000
+    (tmp_path / "commits" / "2").write_bytes(content)
+    (tmp_path / "commits" / ".2.crc").write_bytes(b"crc\0" + (1).to_bytes(4, "big") + bytes(4 * 100))
+    with little(), less_than(3):
+        assert [problem.file for problem in verify(files)] == ["commits/.2.crc"]
+    sums = b"".join(zlib.crc32(content[at : at + 512]).to_bytes(4, "big") for at in range(0, len(content), 512))
+    (tmp_path / "commits" / ".2.crc").write_bytes(b"crc\0" + (512).to_bytes(4, "big") + sums)
+    assert not verify(files)
+    (tmp_path / "commits" / ".2.crc").write_bytes(b"crc\0" + (512).to_bytes(4, "big") + sums[:-4] + bytes(4))
+    assert [problem.file for problem in verify(files)] == ["commits/.2.crc"]
+
+
+def test_a_long_reason_is_kept_with_its_begin_and_its_end() -> None:
+    """Histories of some megabytes of reasons stayed in the memory of `serve`."""
+    store = open_store("memory://long-reasons")
+    ledger = Ledger(store, "g")
+    ledger.acquire(f"because {'x' * 100_000} (by me)")
+    (entry,) = store.history("g")
+    assert len(entry.reason) == LONGEST
+    assert entry.reason.startswith("because xx")
+    assert " … x" in entry.reason
+    assert entry.reason.endswith("xx (by me)")
+    raw = entry_fields(entry)
+    read = load_entry(json.dumps(raw | {"reason": "y" * 50_000, "actor": "z" * 50_000}), 1, "here")
+    assert (len(read.reason), len(read.actor)) == (LONGEST, LONGEST)
+    short = load_entry(json.dumps(raw | {"reason": "y" * LONGEST}), 1, "here")
+    assert short.reason == "y" * LONGEST
+    moves = {"moves": [["t", 0, None, [1, "i" * 2 * LONGEST]]]}
+    for odd in ({"event": "e" * 2 * LONGEST}, {"change_id": "c" * 2 * LONGEST}, {"token": "t" * 2 * LONGEST}, moves):
+        with pytest.raises(CorruptStore):
+            load_entry(json.dumps(raw | odd), 1, "here")
