@@ -371,7 +371,7 @@ def test_what_is_no_preview_by_its_type_is_refused(till: Till, body: dict[str, A
 
 def test_too_much_is_refused(till: Till) -> None:
     answer = till.server.post("/api/reset/shop", {"to": "x" * 2_000_000})
-    assert (answer.status_code, "bytes" in answer.text) == (400, True)
+    assert (answer.status_code, "bytes" in answer.text) == (413, True)
     broken = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
     assert till.server.client.post("/api/reset/shop", content=b"{", headers=broken).status_code == 400
     assert till.server.client.post("/api/reset/shop", content=b"[" * 100_000, headers=broken).status_code == 400

@@ -14,13 +14,14 @@ import httpx
 import pytest
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from monitor.gallery import Gallery, group
 from monitor.scene import Scene, Served
-from offsetkeeper.monitor import connections
+from offsetkeeper.monitor import app, connections
 from offsetkeeper.monitor.app import Gate
 from offsetkeeper.monitor.connections import Connection
 
@@ -162,6 +163,95 @@ def test_one_address_takes_no_more_than_its_share_of_connections(
     assert asyncio.run(share()) == ["closed"] * gone + ["answered"] * (6 - gone)
 
 
+def test_connections_that_are_being_answered_count_for_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none of them waits for its client, the oldest gives way: whoever asks anew is answered."""
+    monkeypatch.setattr(connections, "MOST_OF_ONE", 3)
+
+    async def kept() -> tuple[list[bytes], int]:
+        async with listening({}) as (address, state), asyncio.timeout(LIMIT_S):
+            every = []
+            for number in range(6):
+                here = ("127.0.0.2" if number == 0 else "127.0.0.1", 0)  # the oldest of all is of another address
+                reader, writer = await asyncio.open_connection(*address, local_addr=here)
+                every.append((reader, writer))
+                writer.write(HALF.replace(b"/ ", b"/endless ") + b"\r\n")
+                await reader.readuntil(b"begun")
+            gone = [await _read(reader) for reader, _ in every[1:3]]
+            left = len(state.connections)
+            for _, writer in every:
+                writer.close()
+            return gone, left
+
+    gone, left = asyncio.run(kept())
+    assert b"begun" not in b"".join(gone)
+    assert left == 4
+
+
+def test_a_request_may_come_in_parts_on_a_connection_that_had_one() -> None:
+    async def ask() -> bytes:
+        async with listening({}) as (address, _), asyncio.timeout(LIMIT_S):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(HALF + b"\r\n")
+            await reader.readuntil(b"ok")
+            writer.write(HALF)
+            await asyncio.sleep(0.05)  # so that the server has it alone
+            writer.write(b"connection: close\r\n\r\n")
+            found = await _read(reader)
+            writer.close()
+            return found
+
+    assert b"200 OK" in asyncio.run(ask())
+
+
+def test_an_upgrade_is_no_way_to_send_requests_before_the_answer() -> None:
+    asked = HALF + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    assert asyncio.run(exchange(asked * 50)).count(b"200 OK") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (b"a:b\r\n" * 30_000 + b"\r\n", 400),
+        (b"content-length: 1000001\r\n\r\n" + bytes(50_000), 413),
+        (b"transfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 30_000, 411),
+    ],
+    ids=["headers", "a long body", "tiny chunks"],
+)
+def test_what_is_dear_to_read_is_not_read(more: bytes, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these once kept all others waiting for half a second, and was one of hundreds."""
+    parsed, original = [], H11Protocol.data_received
+
+    def data_received(self: H11Protocol, data: bytes) -> None:
+        parsed.append(len(data))
+        original(self, data)
+
+    monkeypatch.setattr(H11Protocol, "data_received", data_received)
+    assert b"HTTP/1.1 %d " % code in asyncio.run(exchange(HALF + more))
+    assert sum(parsed) < 25_000
+
+
+def test_a_request_for_the_head_of_events_has_an_end() -> None:
+    """A stream that sends nothing would never learn that its client is gone."""
+    with Gallery() as gallery:
+        where = urlsplit(gallery.url)
+        with socket.create_connection((where.hostname, where.port), LIMIT_S) as client:
+            client.sendall(HALF.replace(b"GET /", b"HEAD /events") + b"connection: close\r\n\r\n")
+            answer = client.makefile("rb").read()
+    assert b"content-type: text/event-stream" in answer
+
+
+def test_limits_that_are_none_make_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key is kept until the next poll."""
+    made: list[int] = []
+    monkeypatch.setattr(app, "history_fields", lambda entries: made.append(len(entries)) or [])  # type: ignore[func-returns-value]
+    monkeypatch.setitem(app._OF_GROUP, "history", app._history)
+    with Gallery() as gallery:
+        gallery.show(group("shop"))
+        for query in ("", "?limit=", "?limit=20", *(f"?limit={'x' * size}" for size in range(1, 9))):
+            assert httpx.get(f"{gallery.url}/api/history/shop{query}", timeout=LIMIT_S, trust_env=False).json() == []
+    assert len(made) == 1
+
+
 def test_a_crowd_that_asks_for_long_pages_and_reads_nothing_shuts_out_nobody() -> None:
     """From several addresses, one of them also that of whoever asks in earnest."""
     asked = b"GET /groups/big?all HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 50
@@ -180,6 +270,11 @@ def test_a_crowd_that_asks_for_long_pages_and_reads_nothing_shuts_out_nobody() -
 
 
 LONG = 5_000_000
+
+
+async def _without_end() -> AsyncIterator[bytes]:
+    yield b"begun"
+    await asyncio.Event().wait()
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
@@ -205,10 +300,15 @@ async def listening(settings: dict[str, Any]) -> AsyncIterator[tuple[tuple[str, 
         del request
         return Response(bytes(range(250)) * (LONG // 250))
 
-    app = Gate(Starlette(routes=[Route("/", answer), Route("/slow", slow), Route("/long", long)]), frozenset())
+    async def endless(request: object) -> StreamingResponse:
+        del request
+        return StreamingResponse(_without_end())
+
+    every = {"/": answer, "/slow": slow, "/long": long, "/endless": endless}
+    site = Gate(Starlette(routes=[Route(*each, methods=["GET", "POST"]) for each in every.items()]), frozenset())
     more = {"proxy_headers": False, **settings}
     config = uvicorn.Config(
-        app, http=Connection, ws="none", timeout_keep_alive=1, lifespan="off", log_config=None, **more
+        site, http=Connection, ws="none", timeout_keep_alive=1, lifespan="off", log_config=None, **more
     )
     config.load()
     state = ServerState()

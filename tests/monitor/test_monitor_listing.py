@@ -100,3 +100,8 @@ def test_a_group_without_a_commit_is_not_one_whose_history_was_pruned() -> None:
     assert fresh.never_committed
     assert not pruned.never_committed
     assert not group("shop", commits=1).never_committed
+
+
+def test_an_address_of_any_length_asks_for_a_short_text() -> None:
+    asked = Asked.of({"search": "x" * 10_000, "status": "y" * 10_000})
+    assert len(asked.text) == len(asked.word) == 300

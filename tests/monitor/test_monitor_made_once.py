@@ -63,3 +63,18 @@ def test_answers_are_kept_up_to_a_limit_and_the_newest_always() -> None:
     ten, large = 10_000_000, 40_000_000
     asyncio.run(ask(ten, ten + 1, ten, large, large, ten, large, large))
     assert made == [ten, ten + 1, large, ten, large]
+
+
+def test_small_answers_are_kept_up_to_a_limit_too() -> None:
+    """Each takes more than its body: its headers and its key."""
+    made: list[int] = []
+
+    async def ask(keys: range) -> None:
+        for key in keys:
+            await once.of(key, lambda _, key=key: made.append(key) or Response())  # type: ignore[misc, func-returns-value]
+
+    once = MadeOnce(lambda: VIEWS[0], 100)
+    asyncio.run(ask(range(100)))
+    _, answers, size = once._kept
+    assert len(answers) == 100
+    assert size > 100 * 1000

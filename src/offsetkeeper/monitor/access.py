@@ -16,6 +16,7 @@ HEADERS: Mapping[str, str] = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
+_BODY_BYTES = 1_000_000
 _LEAST_TOKEN = 16
 
 
@@ -70,6 +71,21 @@ def has_token(headers: Mapping[str, str], token: str) -> bool:
     """Return whether a request has the right token; compared in constant time."""
     given = headers.get("authorization", "")
     return bool(token) and hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+
+
+def refused_body(headers: Mapping[str, str]) -> tuple[int, str] | None:
+    """Return the status and the reason where the body of a request is not read, else None.
+
+    The reason for chunks is their price: some take six bytes each, and a thousand times the time to parse.
+    """
+    length, chunks = headers.get("content-length"), "transfer-encoding" in headers
+    if length is not None and chunks:  # a proxy may have read another request
+        return 400, "the request has a length and a transfer encoding: send the length alone"
+    if chunks:
+        return 411, "the request has a transfer encoding: send its length, as Content-Length"
+    if length is not None and int(length) > _BODY_BYTES:
+        return 413, f"the request has more than {_BODY_BYTES:,} bytes"
+    return None
 
 
 def check_token(token: str) -> str:

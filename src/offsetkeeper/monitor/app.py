@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from offsetkeeper.monitor.access import HEADERS, knows_host
+from offsetkeeper.monitor.access import HEADERS, knows_host, refused_body
 from offsetkeeper.monitor.cells import shade_of
 from offsetkeeper.monitor.listing import Asked
 from offsetkeeper.monitor.made_once import MadeOnce
@@ -40,10 +40,10 @@ _STATIC = Path(__file__).parent / "static"
 _LISTENERS, _OF_ONE = 200, 50  # pages that listen: all, and those of one address
 _HEARTBEAT_S = 15.0
 _HISTORY = 20  # entries, as the command `history` prints
-_LIMIT = re.compile("[0-9]{1,9}")  # of thousands of digits Python makes no number
+_LIMIT = re.compile("[0-9]{1,9}")  # of thousands of digits Python makes no number, and a key of them takes memory
 _WAITING = 700, 20, 700
-_PIECE = 131_072  # bytes
-Answer = Callable[[GroupSample, str], Any]
+_PIECE = 65_536  # bytes; a client that reads nothing holds two
+Answer = Callable[[GroupSample, int], Any]
 
 
 class Site:
@@ -127,19 +127,22 @@ class Site:
 
     def _of_group(self, command: str, answer: Answer) -> Route:
         async def endpoint(request: Request) -> Response:
-            name, limit = request.path_params["group"], request.query_params.get("limit", "")
+            name, asked = request.path_params["group"], request.query_params.get("limit", "")
+            limit = int(asked) if _LIMIT.fullmatch(asked) else _HISTORY
 
             def fields(view: View) -> Response:
                 if name in view.groups:
                     return JSONResponse(answer(view.groups[name].of_the_poll(), limit))
                 return error(404, f"the store has no group {name!r}") if view.store.up else error(503, view.store.error)
 
-            made = self._odd if limit or name not in self._poller.view.groups else self._common
+            made = self._odd if limit != _HISTORY or name not in self._poller.view.groups else self._common
             return await made.of((command, name, limit), fields)
 
         return Route(f"/api/{command}/{{group:path}}", endpoint)
 
-    async def _events(self, _: Request) -> Response:
+    async def _events(self, request: Request) -> Response:
+        if request.method == "HEAD":  # its answer has no end, and sends nothing that tells whether the client is there
+            return Response(media_type="text/event-stream")
         return _Events(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[str]:
@@ -160,8 +163,8 @@ class Site:
         return HTMLResponse(self._pages.missing(self._poller.view, ""), code)
 
 
-def _history(sample: GroupSample, limit: str) -> list[dict[str, Any]]:
-    return history_fields(sample.entries[: int(limit) if _LIMIT.fullmatch(limit) else _HISTORY])
+def _history(sample: GroupSample, limit: int) -> list[dict[str, Any]]:
+    return history_fields(sample.entries[:limit])
 
 
 def group_json(name: str, sample: GroupSample) -> dict[str, Any]:
@@ -246,8 +249,8 @@ class Gate:
         if scope["type"] == "http":
             headers = Request(scope).headers
             host = headers.get("host", "")
-            if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may have read another request
-                app = error(400, "the request has a length and a transfer encoding: send one of them", close=True)
+            if refused := refused_body(headers):
+                app = error(*refused, close=True)
             elif not knows_host(host, self._names):
                 app = error(421, f"{host!r} is not a name of this server: start it with --name to add it")
         await app(scope, receive, send_with_headers)

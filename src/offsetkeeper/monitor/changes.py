@@ -40,7 +40,6 @@ from offsetkeeper.operate.reset_plan import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first
 _PATIENCE_S = 10.0
-_BODY_BYTES = 1_000_000
 _CODES: tuple[tuple[type[OffsetkeeperError], int], ...] = (
     (SettingsError, 400),
     (Refused, 409),
@@ -215,13 +214,8 @@ def _refusal(request: Request, token: str) -> Response | None:
 async def _body(request: Request) -> Mapping[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise SettingsError("send JSON, as content-type application/json")
-    text = bytearray()
-    async for part in request.stream():
-        text += part
-        if len(text) > _BODY_BYTES:
-            raise SettingsError(f"the request has more than {_BODY_BYTES:,} bytes")
     try:
-        body = load_json(bytes(text) or b"{}")
+        body = load_json(await request.body() or b"{}")
     except (ValueError, RecursionError) as wrong:
         raise SettingsError(f"the request is not JSON: {wrong}") from None
     if not isinstance(body, dict):

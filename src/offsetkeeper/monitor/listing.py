@@ -86,7 +86,7 @@ class Asked(NamedTuple):
         known = key in _BY_KEY
         return cls(
             query.get("search", "").strip()[:_LONGEST_TEXT],
-            query.get("status", ""),
+            query.get("status", "")[:_LONGEST_TEXT],
             key if known else "status",
             known and sort.startswith("-"),
         )

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from offsetkeeper.monitor.view import View
 
 _MOST_BYTES = 32_000_000
+_EACH_BYTES = 2_000  # of an answer besides its body
 _BUSY = JSONResponse({"error": "too many requests wait already: try again"}, 503, {"retry-after": "5"})
 
 
@@ -49,9 +50,10 @@ class MadeOnce:
         view, answers, size = self._kept if self._kept[0] is newest else (newest, {}, 0)
         if key not in answers:
             answer = make(newest)
-            size += len(answer.body)
+            own = len(answer.body) + _EACH_BYTES
+            size += own
             if size > _MOST_BYTES:  # only the newest stays, however large: many may wait for it
-                answers, size = {}, len(answer.body)
+                answers, size = {}, own
             answers[key] = answer
             self._kept = (view, answers, size)
         return answers[key]
