@@ -180,7 +180,8 @@ def read_text(path: Path, name: str = "", *, most: int = LARGEST_TEXT, private: 
         _check_owner(path, found, private=private, own=own)
         return content.decode("utf-8-sig")
     except UnfitFile as error:
-        raise SettingsError(f"{where} {error.strerror}") from None
+        pipe = ": a pipe, such as <(command), is not read; save its output as a file first"
+        raise SettingsError(f"{where} {error.strerror}{pipe if 'a FIFO' in str(error.strerror) else ''}") from None
     except IsADirectoryError:
         raise SettingsError(f"{where} is not a regular file but a folder") from None
     except OSError as error:
