@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from offsetkeeper.checkpoint.folder import RemoteFolder
+from offsetkeeper.checkpoint.folder import HadoopFolder, RemoteFolder
 from offsetkeeper.core.outside import LARGEST_STORED
-from offsetkeeper.errors import Refused
+from offsetkeeper.errors import Refused, StoreUnavailable
+from offsetkeeper.sinks.files.hdfs import HdfsTree
 
 
 def test_what_is_larger_than_any_log_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
@@ -23,3 +24,26 @@ def test_what_is_larger_than_any_log_is_not_read(spark: SparkSession, tmp_path: 
     assert (folder.read("offsets/0"), folder.read("offsets/2")) == (b"v1", None)
     with pytest.raises(Refused, match=rf"offsets/1 was not read: it has {LARGEST_STORED + 1} bytes or more"):
         folder.read("offsets/1")
+
+
+def test_what_the_jvm_says_of_a_checkpoint_is_an_error_of_ours(spark: SparkSession, tmp_path: Path) -> None:
+    """In a query nobody would know that it is the checkpoint's folder that cannot be read."""
+    with pytest.raises(Refused, match=r"nofs://there/x: .*UnsupportedFileSystemException.*check the address"):
+        HadoopFolder(spark, "nofs://there/x")
+    folder = HadoopFolder(spark, str(tmp_path))
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_bytes(b"v1")
+    assert (folder.names("offsets"), folder.read("offsets/0"), folder.read("offsets/1")) == (["0"], b"v1", None)
+    with pytest.raises(StoreUnavailable) as caught:
+        folder.read("offsets")
+    assert type(caught.value.__cause__).__name__ == "Py4JJavaError"
+
+
+def test_a_large_file_of_an_output_or_a_checkpoint_is_not_read_by_the_jvm(spark: SparkSession, tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(50 * 10**9)
+    for read in (HadoopFolder(spark, str(tmp_path)).read, HdfsTree(f"file://{tmp_path}", spark.sparkContext).read):
+        with pytest.raises(Refused, match="large was not read: it has 50000000000 bytes or more"):
+            read("large")
+    (tmp_path / "small").write_bytes(b"")
+    assert HdfsTree(f"file://{tmp_path}", spark.sparkContext).read("small") == b""

@@ -295,3 +295,118 @@ def test_a_dry_run_is_what_is_done_without_execute(files: LocalFiles, command: l
 def test_the_batch_of_a_number_that_is_too_long_is_refused(files: LocalFiles) -> None:
     assert run("inspect", str(files.path), "--batch", LONG, ok=False).exit_code != 0
     assert json.loads(run("inspect", str(files.path), "--json").stdout)["planned"] == 3
+
+
+FOLDERS = ("offsets", "commits", "sources", "sources/0", "state", "state/0", "state/0/0")
+CHANGES = (
+    ["truncate", "--batch", "1", "--query-id", "new"],
+    ["convert", "--to", "2", "--source", "orders"],
+    ["complete"],
+    ["undo"],
+)
+
+
+def linked(files: LocalFiles, name: str) -> Path:
+    """Put a link in the place of a folder of the checkpoint, and return the folder that it leads to."""
+    away = files.path.parent / "away"
+    shutil.copytree(files.path / name, away)
+    shutil.rmtree(files.path / name)
+    (files.path / name).symlink_to(away)
+    return away
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_no_operation_goes_through_a_link_to_another_folder(files: LocalFiles, name: str) -> None:
+    away = linked(files, name)
+    before, file = contents(away), f"{name}/3"
+    files.backup("backup-1").write(file, b"of the backup")
+    operations: dict[str, Callable[[], object]] = {
+        "names": lambda: files.names(name),
+        "stamps": lambda: files.stamps(name),
+        "stamps from above": lambda: files.stamps(name.partition("/")[0]),
+        "read": lambda: files.read(file),
+        "write": lambda: files.write(file, b"ours"),
+        "create": lambda: files.create(f"{name}/new", b"ours"),
+        "delete": lambda: files.delete(file),
+        "back up": lambda: files.copy(file, "", "backup-2"),
+        "restore": lambda: files.copy(file, "backup-1", ""),
+    }
+    for what, operate in operations.items():
+        with pytest.raises(Refused, match=f"{name} is a link, and links are not followed here: remove it"):
+            pytest.fail(f"{what} was done: {operate()}")
+    assert contents(away) == before
+
+
+@pytest.mark.parametrize("command", CHANGES, ids=" ".join)
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_change_of_a_checkpoint_does_not_reach_what_a_link_leads_to(
+    files: LocalFiles, name: str, command: list[str]
+) -> None:
+    if command == ["undo"]:
+        run("truncate", str(files.path), "--batch", "2", "--query-id", "keep", "--execute", "--force")
+    away = linked(files, name)
+    before = contents(away)
+    what, *given = command
+    found = run(what, str(files.path), *given, "--execute", "--force", ok=False)
+    assert isinstance(found.exception, Refused), found.output
+    assert "is a link, and links are not followed here: remove it" in str(found.exception)
+    assert contents(away) == before
+
+
+def test_a_link_in_place_of_a_file_is_replaced_or_deleted_itself(files: LocalFiles, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text(SECRET)
+    for name in ("offsets/3", "offsets/.3.crc", "commits/3", "state/0/0/4.delta"):
+        (files.path / name).unlink(missing_ok=True)
+        (files.path / name).symlink_to(victim)
+    files.write("offsets/3", b"ours")
+    assert not files.create("commits/3", b"ours")
+    files.delete("state/0/0/4.delta")
+    files.backup("backup-1").write("commits/3", b"of the backup")
+    files.copy("commits/3", "backup-1", "")
+    assert [files.read(name) for name in ("offsets/3", "offsets/.3.crc", "commits/3", "state/0/0/4.delta")] == [
+        b"ours",
+        None,
+        b"of the backup",
+        None,
+    ]
+    assert victim.read_text() == SECRET
+
+
+def test_a_link_in_place_of_a_backup_is_not_followed(files: LocalFiles, tmp_path: Path) -> None:
+    """An undo would put into the checkpoint what another folder has."""
+    run("truncate", str(files.path), "--batch", "2", "--query-id", "keep", "--execute", "--force")
+    [name] = files.backups()
+    backup = files.backup(name).path
+    away = backup.rename(tmp_path / "away")
+    backup.symlink_to(away)
+    before = contents(away), content(files)
+    for act in (
+        lambda: files.copy("offsets/3", name, ""),
+        lambda: files.copy("offsets/3", "", name),
+        lambda: files.backup(name).read("offsets/3"),
+        lambda: files.backup(name).stamps("state"),
+        lambda: run("undo", str(files.path), "--execute", "--force"),
+    ):
+        with pytest.raises(Refused, match=f"{name} is a link, and links are not followed here: remove it"):
+            act()
+    assert (contents(away), content(files)) == before
+
+
+def test_a_link_of_the_user_to_the_checkpoint_or_above_it_is_followed(files: LocalFiles, tmp_path: Path) -> None:
+    (tmp_path / "linked").symlink_to(files.path)
+    (tmp_path / "above").symlink_to(tmp_path)
+    for named in (tmp_path / "linked", tmp_path / "above" / "checkpoint"):
+        run("truncate", str(named), "--batch", "2", "--query-id", "keep", "--execute", "--force")
+        assert "Done" in run("undo", str(named), "--execute", "--force").stdout
+        assert LocalFiles(named).stamps("state") == files.stamps("state")
+
+
+def test_folders_without_an_end_are_refused(files: LocalFiles) -> None:
+    (files.path / "state" / "/".join("a" * 150)).mkdir(parents=True)
+    with at_once(), pytest.raises(Refused, match=r"a is a folder 100 levels deep: remove it"):
+        files.stamps("state")

@@ -39,10 +39,12 @@ from offsetkeeper.checkpoint import (
     verify,
 )
 from offsetkeeper.checkpoint.files import ServerClock, ahead_s
+from offsetkeeper.checkpoint.hdfs import HdfsFiles, open_hdfs
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Fenced, MissingExtra, Refused, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.stores.hdfs import WebHdfs
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.kafka import KafkaServer
@@ -374,3 +376,32 @@ def test_files_are_as_old_as_they_are_by_the_clock_of_their_server() -> None:
     clock.told(formatdate(time.time() + 3600, usegmt=True))
     clock.told(formatdate(0, usegmt=True))
     assert abs(clock.here(time.time() + 3600) - time.time()) < 5
+
+
+@pytest.fixture
+def on_hdfs(hdfs_server: HDFSServer) -> Iterator[HdfsFiles]:
+    files = open_hdfs(hdfs_server.url(f"store/{secrets.token_hex(6)}/orders", user=getpass.getuser()))
+    yield files
+    files.close()
+
+
+def test_a_large_file_of_the_state_is_backed_up_on_hdfs_and_put_back(on_hdfs: HdfsFiles) -> None:
+    """RocksDB has files that are larger than what is read at once."""
+    content = secrets.token_bytes(1 << 20) * 65 + b"end"
+    on_hdfs.write("state/0/0/4.zip", content)
+    on_hdfs.copy("state/0/0/4.zip", "", "backup-1")
+    on_hdfs.delete("state/0/0/4.zip")
+    on_hdfs.copy("state/0/0/4.zip", "backup-1", "")
+    assert b"".join(on_hdfs._client.parts(on_hdfs._of("state/0/0/4.zip"), len(content))) == content
+    assert on_hdfs.names("state/0/0") == ["4.zip"]
+
+
+def test_a_file_on_hdfs_that_is_cut_while_it_is_copied_is_not_copied(
+    on_hdfs: HdfsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_hdfs.write("state/0/0/4.zip", b"some bytes")
+    size = WebHdfs.size
+    monkeypatch.setattr(WebHdfs, "size", lambda self, path: (size(self, path) or 0) + 1)
+    with pytest.raises(StoreUnavailable, match="it has changed while it was copied, from 11 bytes"):
+        on_hdfs.copy("state/0/0/4.zip", "", "backup-1")
+    assert on_hdfs.backup("backup-1").names("state/0/0") == []

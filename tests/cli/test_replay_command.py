@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 from fixtures.groups import commit, committed
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
-from offsetkeeper.cli.replay import _function
+from offsetkeeper.cli.replay import _function, _opened
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, RangeGone, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
@@ -275,3 +276,22 @@ def test_what_goes_wrong_in_a_task_is_raised_as_ours(desk: Desk, spark: SparkSes
         desk.run("--version", "4", "--process", f"{__name__}:read_late")
     assert type(told.value.__cause__).__module__.startswith("pyspark.")
     assert spark.range(1).count() == 1
+
+
+@pytest.mark.timeout(30)  # a FIFO would be waited for without an end
+def test_what_others_put_in_place_of_the_unfinished_file_is_not_written_into(tmp_path: Path) -> None:
+    victim, part = tmp_path / "victim", tmp_path / "x.jsonl.part"
+    victim.write_text("mine", "utf-8")
+    for make in (lambda: part.symlink_to(victim), lambda: os.mkfifo(part), lambda: part.write_text("old", "utf-8")):
+        make()
+        with _opened(str(tmp_path / "x.jsonl")) as file:
+            file.write("new")
+        assert (tmp_path / "x.jsonl").read_text("utf-8") == "new"
+        (tmp_path / "x.jsonl").unlink()
+    assert victim.read_text("utf-8") == "mine"
+    part.mkdir()
+    with pytest.raises(SettingsError, match="cannot be written"), _opened(str(tmp_path / "x.jsonl")):
+        pass
+    (tmp_path / "away").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match="already exists"), _opened(str(tmp_path / "away")):
+        pass

@@ -16,6 +16,7 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.monitor.alerts import Key, Notice, Rule
 from offsetkeeper.monitor.webhook import Webhook
 from offsetkeeper.testing.server import wait_until
+from stores.test_foreign_answers import Listener, little
 
 SECRET = "T0P/s3cret"
 
@@ -131,3 +132,10 @@ def test_a_webhook_that_is_no_url_is_refused_without_showing_it(url: str) -> Non
     with pytest.raises(SettingsError, match="http:// or https://") as raised:
         Webhook(url)
     assert url not in str(raised.value)
+
+
+@pytest.mark.timeout(30)
+def test_an_answer_without_an_end_is_not_read_to_it() -> None:
+    """The server may be anything: its status is all that is asked for."""
+    with Listener(b"HTTP/1.1 200 OK\r\n\r\n", more=True) as listener, little():
+        Webhook(f"http://127.0.0.1:{listener.port}/{SECRET}")._post(notice(1))

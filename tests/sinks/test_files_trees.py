@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -69,6 +70,47 @@ def test_a_link_in_the_folder_of_an_output_leads_nowhere(tmp_path: Path, work: C
     with pytest.raises(Refused, match="is a link"):
         work(tree)
     assert [path.name for path in other.parent.iterdir()] == ["1-old"]
+    assert (other / "file").read_bytes() == b"mine"
+
+
+@pytest.mark.timeout(30)  # a FIFO is waited for without an end
+def test_a_fifo_in_the_folder_of_an_output_is_not_waited_for(tmp_path: Path) -> None:
+    tree = LocalTree(f"{tmp_path}/lake")
+    tree.make("own")
+    os.mkfifo(tmp_path / "lake" / "own" / "file")
+    with pytest.raises((SinkError, Refused)):
+        tree.write("own/file", b"x")
+    with pytest.raises(Refused, match="a FIFO"):
+        tree.read("own/file")
+
+
+@pytest.mark.parametrize(
+    ("path", "work"),
+    [
+        ("hidden", lambda tree: tree.write("hidden/1-old/file", b"x")),
+        ("hidden", lambda tree: tree.delete("hidden/1-old")),
+        ("own", lambda tree: tree.write("own/file", b"x")),
+    ],
+)
+def test_a_link_that_is_put_there_just_after_the_look_leads_nowhere(
+    tmp_path: Path, path: str, work: Callable[[Tree], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, other = LocalTree(f"{tmp_path}/lake"), tmp_path / "other" / "1-old"
+    put(tree, path if path == "own" else f"{path}/1-old")
+    other.mkdir(parents=True)
+    (other / "file").write_bytes(b"mine")
+    at = tree._at
+
+    def swapped(found: str) -> Path:
+        whole = at(found)
+        (tmp_path / "lake" / path).rename(tmp_path / "away")
+        (tmp_path / "lake" / path).symlink_to(other if path == "own" else other.parent)
+        monkeypatch.setattr(tree, "_at", at)
+        return whole
+
+    monkeypatch.setattr(tree, "_at", swapped)
+    with pytest.raises((SinkError, Refused)):
+        work(tree)
     assert (other / "file").read_bytes() == b"mine"
 
 

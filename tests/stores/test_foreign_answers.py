@@ -20,9 +20,11 @@ import pytest
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.sinks.cassandra.url import read_place
 from offsetkeeper.stores import open_store
+from offsetkeeper.stores.base import read_url
+from offsetkeeper.stores.hdfs import OWN, WebHdfs
 
 CHANGE = rules.decide(
     Snapshot("g"), rules.Rewind({TopicPartition("a", 0): Position(1)}), rules.Author("me", "me", 0, "id")
@@ -198,3 +200,17 @@ def test_a_web_page_is_no_empty_bucket() -> None:
     """The library of S3 takes it for one, so that a group would count as new."""
     told = answered(WEB["s3"], ODD["HTML"], load, more=False)
     assert "no list of objects" in str(told)
+
+
+def test_a_file_of_hdfs_without_an_end_is_not_read_to_it() -> None:
+    """The request names the bytes that are wanted, but a DataNode may send more."""
+    with Listener(b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n\r\n", more=True) as data:
+        there = f"Location: http://127.0.0.1:{data.port}/x"
+        with Listener(http(b"", "text/plain", "307 Temporary Redirect", there), more=False) as name:
+            client = WebHdfs(read_url(f"webhdfs://127.0.0.1:{name.port}/store?timeout=5", ("timeout",), OWN))
+            with (
+                contextlib.closing(client),
+                little(),
+                pytest.raises(StoreUnavailable, match="the answer has more than"),
+            ):
+                client.read("/store/1.json")

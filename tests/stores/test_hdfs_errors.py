@@ -7,10 +7,13 @@ import secrets
 import socket
 import threading
 from contextlib import closing, nullcontext
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from fixtures.certificates import Certificates
+from fixtures.tls_gate import TlsGate
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import Position
@@ -127,6 +130,25 @@ def _answering(status: int, text: str, more: str = "") -> str:
 
     threading.Thread(target=serve, daemon=True).start()
     return f"webhdfs://127.0.0.1:{listener.getsockname()[1]}/store"
+
+
+@pytest.mark.parametrize("operation", ["OPEN", "CREATE"])
+def test_a_redirect_from_tls_to_plain_text_is_refused_and_nothing_is_sent(
+    certificates: Certificates, operation: str
+) -> None:
+    """Whoever listens there would read the ledger, or the user's delegation token in the address."""
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        there = f"http://127.0.0.1:{plain.getsockname()[1]}/webhdfs/v1/store?delegation=t0ken"
+        leading = urlsplit(_answering(307, "", f"Location: {there}\r\n")).port
+        with TlsGate(certificates.right, leading or 0) as gate:
+            url = f"swebhdfs://127.0.0.1:{gate.port}/store?ca_bundle={certificates.ca}"
+            with closing(WebHdfs(read_url(url, (), OWN))) as client, pytest.raises(Refused) as caught:
+                client.call("PUT", "/store/1.json", operation, content=b"{}")
+        assert "leads to a DataNode without it, to which nothing was sent: set dfs.http.policy" in str(caught.value)
+        assert "t0ken" not in str(caught.value)
+        plain.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            plain.accept()
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,31 @@ def test_settings_and_tokens_that_others_may_write_are_refused(
                 READERS[reader](tmp_path / name)
 
 
+@pytest.mark.parametrize("mode", [0o602, 0o620, 0o666])
+def test_a_plan_that_others_may_write_is_refused(tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an operator carries out what somebody else has put into it since it was looked at."""
+    _be_in_group(monkeypatch, "staff", [])
+    (tmp_path / "file").write_text("{}")
+    (tmp_path / "file").chmod(mode)
+    with pytest.raises(SettingsError, match=rf"--plan .*file can be written by others \(mode {mode:o}\).*chmod go-w"):
+        READERS["plan"](tmp_path / "file")
+    (tmp_path / "file").chmod(0o644)
+    with pytest.raises(SettingsError, match="file is not a plan"):
+        READERS["plan"](tmp_path / "file")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_of_the_shell_is_refused_with_what_to_do(reader: str) -> None:
+    """As `--token-file <(pass show token)`."""
+    read, write = os.pipe()
+    try:
+        with pytest.raises(SettingsError, match=r"a FIFO: a pipe, such as <\(command\), is not read; save its output"):
+            READERS[reader](Path(f"/dev/fd/{read}"))
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 @pytest.mark.parametrize(("members", "refused"), [([], False), (["somebody"], True)])
 def test_a_group_of_the_owner_alone_may_write_settings_and_tokens(
     members: list[str], *, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

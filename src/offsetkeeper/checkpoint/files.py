@@ -11,10 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_file, read_file
+from offsetkeeper.core.outside import (
+    LARGEST_STORED,
+    UnfitFile,
+    list_folder,
+    open_file,
+    open_folder,
+    read_file,
+    walk_folder,
+)
 from offsetkeeper.errors import Refused, StoreUnavailable
 from offsetkeeper.stores.folder import sync
 
@@ -88,13 +96,16 @@ class Files(Folder, Protocol):
 class LocalFiles:
     """A checkpoint on this machine, or on a file system that is mounted here. Backups lie beside it.
 
+    Spark and others write in it while somebody with more rights changes it, so nothing below it may be a link.
+
     Args:
-        path: path of the checkpoint's folder.
+        path: path of the checkpoint's folder, which may be a link.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a link stays one, so that backups lie beside it
         self.address = str(self.path)
+        self._root = self.path
 
     def __repr__(self) -> str:
         return f"LocalFiles({self.address!r})"
@@ -103,64 +114,54 @@ class LocalFiles:
         """See `Files.names`."""
         with self._failures():
             try:
-                return sorted(list_folder(self.path / folder, self.path))
+                return sorted(list_folder(self.path / folder, self._root))
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
         """See `Files.stamps`."""
-        found = {}
-        with self._failures():
-            for root, _, names in os.walk(self.path / folder):
-                for path in (Path(root) / name for name in names):
-                    with suppress(FileNotFoundError):  # the query deleted it meanwhile
-                        seen = path.lstat()
-                        found[path.relative_to(self.path).as_posix()] = Stamp(seen.st_mtime, seen.st_size)
-        return found
+        with self._failures(), suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            found = walk_folder(self.path / folder, self._root)
+            return {path.relative_to(self.path).as_posix(): Stamp(seen.st_mtime, seen.st_size) for path, seen in found}
+        return {}
 
     def read(self, name: str) -> bytes | None:
         """See `Files.read`."""
         with self._failures():
             try:
-                return read_file(self.path / name, LARGEST_STORED, root=self.path)[0]
+                return read_file(self.path / name, LARGEST_STORED, root=self._root)[0]
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""
-        path = self.path / name
-        temporary = _temporary(path)
-        with self._failures():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with self._failures(), self._entered(name, make=True) as (folder, own):
+            temporary = _temporary(own)
             try:
-                _write_new(temporary, content)
-                (self.path / checksum_of(name)).unlink(missing_ok=True)
-                temporary.replace(path)
+                _write_new(temporary, content, folder)
+                _unlink(checksum_of(own), folder)
+                os.replace(temporary, own, src_dir_fd=folder, dst_dir_fd=folder)
             finally:
-                temporary.unlink(missing_ok=True)
-            sync(path.parent)
+                _unlink(temporary, folder)
+            sync(".", folder)
 
     def create(self, name: str, content: bytes) -> bool:
         """See `Files.create`."""
-        path = self.path / name
-        with self._failures():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with self._failures(), self._entered(name, make=True) as (folder, own):
             try:
-                _write_new(path, content)
+                _write_new(own, content, folder)
             except FileExistsError:
                 return False
-            sync(path.parent)
+            sync(".", folder)
             return True
 
     def delete(self, name: str) -> None:
         """See `Files.delete`."""
-        path = self.path / name
-        with self._failures():
+        with self._failures(), suppress(FileNotFoundError), self._entered(name) as (folder, own):
             # The checksum first: a file without a checksum is valid, but a checksum without a file is not.
-            (self.path / checksum_of(name)).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-            if path.parent.is_dir():
-                sync(path.parent)
+            _unlink(checksum_of(own), folder)
+            _unlink(own, folder)
+            sync(".", folder)
 
     def backups(self) -> list[str]:
         """See `Files.backups`."""
@@ -172,23 +173,51 @@ class LocalFiles:
             return sorted(name.removeprefix(f"{self.path.name}.") for name in names)
 
     def backup(self, name: str) -> LocalFiles:
-        """See `Files.backup`."""
-        return LocalFiles(self.path.with_name(f"{self.path.name}.{name}")) if name else self
+        """See `Files.backup`; a backup is no link, as it was made here."""
+        if not name:
+            return self
+        made = LocalFiles(self.path.with_name(f"{self.path.name}.{name}"))
+        made._root = made.path.parent
+        return made
 
     def copy(self, name: str, source: str, target: str) -> None:
         """See `Files.copy`."""
-        of, to = self.backup(source).path, self.backup(target).path
-        with self._failures():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            for each in (name, checksum_of(name)):
-                temporary = _temporary(to / each)
+        of, to = self.backup(source), self.backup(target)
+        with self._failures(), to._entered(name, make=True) as (folder, own):  # noqa: SLF001 - of this class
+            for from_, each in ((name, own), (checksum_of(name), checksum_of(own))):
                 with suppress(FileNotFoundError):
-                    _copy(of, each, temporary)
-                    temporary.replace(to / each)
-            sync((to / name).parent)
+                    of._copy(from_, each, folder)  # noqa: SLF001 - as above
+            sync(".", folder)
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
+
+    def _copy(self, name: str, own: str, folder: int) -> None:
+        """Copy a file durably into an open folder, with its mode and the time of its last write."""
+        source, found = open_file(self.path / name, sys.maxsize, root=self._root)
+        temporary = _temporary(own)
+        try:
+            with source, _opened_new(temporary, folder) as file:
+                shutil.copyfileobj(source, file)
+                file.flush()
+                os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
+                os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+                os.fsync(file.fileno())
+            os.replace(temporary, own, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            _unlink(temporary, folder)
+
+    @contextmanager
+    def _entered(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Lend the descriptor of a file's folder, and the file's own name in it."""
+        path = self.path / name
+        if make:
+            self._root.mkdir(parents=True, exist_ok=True)
+        folder = open_folder(path.parent, self._root, make=make)
+        try:
+            yield folder, path.name
+        finally:
+            os.close(folder)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -235,23 +264,21 @@ def checksum_of(name: str) -> str:
     return f"{folder}{slash}.{own}.crc"
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{environment.token(4)}.tmp")  # Spark ignores such names
+def _temporary(name: str) -> str:
+    return f".{name}.{environment.token(4)}.tmp"  # Spark ignores such names
 
 
-def _copy(root: Path, name: str, target: Path) -> None:
-    """Copy a file below a folder durably, with its mode and the time of its last write."""
-    source, found = open_file(root / name, sys.maxsize, root=root)
-    with source, target.open("xb") as file:
-        shutil.copyfileobj(source, file)
-        file.flush()
-        os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
-        os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
-        os.fsync(file.fileno())
+def _opened_new(name: str, folder: int) -> BinaryIO:
+    return os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder), "wb")
 
 
-def _write_new(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
+def _write_new(name: str, content: bytes, folder: int) -> None:
+    with _opened_new(name, folder) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _unlink(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -11,10 +13,17 @@ from offsetkeeper.core.outside import LARGEST_STORED
 from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.core.store import needing_extra
 from offsetkeeper.core.urls import is_url, scheme_of, shown_location, split_url, url_error
+from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.base import check_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_FOR_GOOD = (
+    "org.apache.hadoop.security.AccessControlException",
+    "org.apache.hadoop.fs.UnsupportedFileSystemException",
+    "java.net.UnknownHostException",
+)
 
 
 def open_files(location: str) -> Files:
@@ -65,29 +74,52 @@ class HadoopFolder:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.address, self._path = shown_location(path), path
         self._java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public access
-        self._files = self._of("").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001 - as above
+        settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
+        with self._failures():
+            self._files = self._of("").getFileSystem(settings)
 
     def local(self) -> LocalFiles | None:
         """Return the same folder if it is local."""
-        found = self._files.makeQualified(self._of("")).toUri()
+        with self._failures():
+            found = self._files.makeQualified(self._of("")).toUri()
         return LocalFiles(Path(found.getPath())) if found.getScheme() == "file" else None
 
     def names(self, folder: str) -> list[str]:
         """See `Folder.names`."""
-        path = self._of(folder)
-        return sorted(s.getPath().getName() for s in self._files.listStatus(path)) if self._files.exists(path) else []
+        with self._failures():
+            path = self._of(folder)
+            there = self._files.listStatus(path) if self._files.exists(path) else []
+            return sorted(each.getPath().getName() for each in there)
 
     def read(self, name: str) -> bytes | None:
         """See `Folder.read`."""
-        path = self._of(name)
-        if not self._files.exists(path):
-            return None
-        check_size(self._files.getFileStatus(path).getLen(), f"{self.address}/{name}")
-        stream = self._files.open(path)
+        with self._failures():
+            path = self._of(name)
+            if not self._files.exists(path):
+                return None
+            size = self._files.getFileStatus(path).getLen()
+            check_size(size, f"{self.address}/{name}")
+            stream = self._files.open(path)
+            try:
+                return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream, size))
+            finally:
+                stream.close()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Translate errors of the JVM in the block. A dead JVM is handled elsewhere."""
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - loaded with Spark
+        from pyspark.errors import IllegalArgumentException  # noqa: PLC0415 - as above
+
         try:
-            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
+            yield
+        except IllegalArgumentException as error:
+            raise SettingsError(f"{self.address}: {error}; check the address of the checkpoint") from error
+        except Py4JJavaError as error:
+            told = str(error.java_exception.toString()).partition("\n")[0]
+            if told.startswith(_FOR_GOOD):
+                raise Refused(f"{self.address}: {told}; check the address of the checkpoint and its rights") from error
+            raise StoreUnavailable(f"{self.address}: {told}") from error
 
     def _of(self, name: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path(f"{self._path}/{name}" if name else self._path)

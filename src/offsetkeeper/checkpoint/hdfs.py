@@ -12,9 +12,11 @@ from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.core import environment
-from offsetkeeper.errors import StoreError
+from offsetkeeper.errors import Refused, StoreError
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.hdfs import OWN, WebHdfs, statuses
+
+_DEEPEST = 100
 
 
 class HdfsFiles:
@@ -49,8 +51,7 @@ class HdfsFiles:
 
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""
-        self._delete(checksum_of(name))
-        self._rename(self._temporary(name, content), name, "OVERWRITE")
+        self._put(name, content)
 
     def create(self, name: str, content: bytes) -> bool:
         """See `Files.create`; a crash never leaves a part of the file."""
@@ -74,16 +75,23 @@ class HdfsFiles:
     def copy(self, name: str, source: str, target: str) -> None:
         """See `Files.copy`."""
         for each in (name, checksum_of(name)):
-            if (content := self.backup(source).read(each)) is not None:
-                self.backup(target).write(each, content)
+            path = self.backup(source)._of(each)  # noqa: SLF001 - of this class
+            if (size := self._client.size(path)) is not None:
+                self.backup(target)._put(each, self._client.parts(path, size), size)  # noqa: SLF001 - as above
 
     def close(self) -> None:
         """See `Files.close`."""
         self._client.close()
 
+    def _put(self, name: str, content: bytes | Iterator[bytes], size: int | None = None) -> None:
+        self._delete(checksum_of(name))
+        self._rename(self._temporary(name, content, size), name, "OVERWRITE")
+
     def _walk(self, folder: str) -> Iterator[tuple[str, Stamp]]:
         for each in self._list(folder):
             name = f"{folder}/{each['pathSuffix']}".strip("/")
+            if name.count("/") > _DEEPEST:
+                raise Refused(f"{self.address}/{name} is more than {_DEEPEST} folders deep: remove it")
             if each["type"] == "DIRECTORY":
                 yield from self._walk(name)
             else:
@@ -96,10 +104,15 @@ class HdfsFiles:
         self._clock.told(answer.headers.get("Date", ""))
         return self._client.told(answer, statuses)
 
-    def _temporary(self, name: str, content: bytes) -> str:
+    def _temporary(self, name: str, content: bytes | Iterator[bytes], size: int | None = None) -> str:
         folder, _, own = name.rpartition("/")
         temporary = f"{folder}/.{own}.{environment.token(4)}.tmp".lstrip("/")  # Spark ignores such names
-        self._client.call("PUT", self._of(temporary), "CREATE", content=content, overwrite="false")
+        try:
+            self._client.call("PUT", self._of(temporary), "CREATE", content=content, size=size, overwrite="false")
+        except StoreError:
+            with suppress(StoreError):
+                self._delete(temporary)
+            raise
         return temporary
 
     def _rename(self, temporary: str, name: str, option: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,15 +152,16 @@ def _opened(output: str) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path = Path(output)
-    if path.exists():
-        raise SettingsError(f"{path} already exists: give a new file")
     part = path.with_name(f"{path.name}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        if os.path.lexists(path):
+            raise SettingsError(f"{path} already exists: give a new file")
+        part.unlink(missing_ok=True)  # of a replay that was ended, or a link or a FIFO that another user has put there
+        with part.open("x", encoding="utf-8") as file:
             yield file
+        part.rename(path)
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error}") from error
-    part.rename(path)
 
 
 def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:

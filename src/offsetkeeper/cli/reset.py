@@ -110,7 +110,11 @@ def reset(
         cluster = stack.enter_context(options.open_cluster(chosen))
         if plan is not None:
             [ledger] = ledgers.values()
-            made = [check_reset(ledger, cluster, load_plan(read_text(plan, most=LARGEST_TABLE), str(plan)))]
+            made = [
+                check_reset(
+                    ledger, cluster, load_plan(read_text(plan, "--plan", most=LARGEST_TABLE, private=True), str(plan))
+                )
+            ]
         else:
             topics |= set(chosen.topics) if all_topics and from_file is None else set()
             how = partial(plan_reset, partitions=partitions, topics=topics, all_topics=all_topics, clip=clip)

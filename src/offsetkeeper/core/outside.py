@@ -15,7 +15,8 @@ import re
 import stat
 import tomllib
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,6 +42,7 @@ MOST_VALUES = 4_000_000
 LONGEST = 2_000
 """Characters of the longest reason that a history keeps."""
 _WAY = getattr(os, "O_PATH", os.O_RDONLY)  # for a folder that may be entered and not listed
+_LIST = os.O_RDONLY | os.O_DIRECTORY
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO may wait for ever
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -125,14 +127,19 @@ def unpack(data: bytes, most: int = LARGEST_STORED) -> bytes:
     return found
 
 
-def open_folder(path: Path, root: Path) -> int:
+def open_folder(path: Path, root: Path, *, make: bool = False) -> int:
     """Return a descriptor of a folder below another one, for `dir_fd`: nothing on the way to it is a link.
+
+    Args:
+        path: path of the folder.
+        root: the folder above it, which may be a link.
+        make: whether to make the folders below `root` that do not exist.
 
     Raises:
         UnfitFile: it is a link, or below one.
         OSError: it does not exist, or is no folder.
     """
-    return _below(root, path.relative_to(root).parts, _WAY | os.O_DIRECTORY)
+    return _below(root, path.relative_to(root).parts, _WAY | os.O_DIRECTORY, make=make)
 
 
 def list_folder(path: Path, root: Path) -> list[str]:
@@ -141,9 +148,25 @@ def list_folder(path: Path, root: Path) -> list[str]:
     Raises:
         UnfitFile, OSError: see `open_folder`; also if it may not be listed.
     """
-    opened = _below(root, path.relative_to(root).parts, os.O_RDONLY | os.O_DIRECTORY)
+    opened = _below(root, path.relative_to(root).parts, _LIST)
     try:
         return os.listdir(opened)  # noqa: PTH208 - by descriptor
+    finally:
+        os.close(opened)
+
+
+def walk_folder(path: Path, root: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files in a folder below another one and in its subfolders, each with its own status.
+
+    What is deleted meanwhile, and subfolders that may not be listed, are left out.
+
+    Raises:
+        UnfitFile: the folder is a link or below one, a link is in it, or a subfolder is too deep.
+        OSError: it does not exist, is no folder, or may not be listed.
+    """
+    opened = _below(root, path.relative_to(root).parts, _LIST)
+    try:
+        yield from _walk(path, opened, _DEEPEST)
     finally:
         os.close(opened)
 
@@ -168,7 +191,8 @@ def read_text(path: Path, name: str = "", *, most: int = LARGEST_TEXT, private: 
         _check_owner(path, found, private=private, own=own)
         return content.decode("utf-8-sig")
     except UnfitFile as error:
-        raise SettingsError(f"{where} {error.strerror}") from None
+        pipe = ": a pipe, such as <(command), is not read; save its output as a file first"
+        raise SettingsError(f"{where} {error.strerror}{pipe if 'a FIFO' in str(error.strerror) else ''}") from None
     except IsADirectoryError:
         raise SettingsError(f"{where} is not a regular file but a folder") from None
     except OSError as error:
@@ -321,22 +345,48 @@ def _opened(path: Path, root: Path | None) -> int:
         raise
 
 
-def _below(root: Path, parts: Sequence[str], flags: int) -> int:
+def _walk(path: Path, folder: int, left: int) -> Iterator[tuple[Path, os.stat_result]]:
+    for name in os.listdir(folder):
+        try:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            below = os.open(name, _LIST | os.O_NOFOLLOW, dir_fd=folder) if stat.S_ISDIR(found.st_mode) else None
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        if below is None:
+            if stat.S_ISLNK(found.st_mode):
+                raise _link(path / name)
+            yield path / name, found
+            continue
+        try:
+            if not left:
+                raise UnfitFile(path / name, f"is a folder {_DEEPEST} levels deep")
+            yield from _walk(path / name, below, left - 1)
+        finally:
+            os.close(below)
+
+
+def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) -> int:
     """Open a file or a folder part by part: a link in any of them, also one put there just now, is refused."""
     opened = os.open(root, (_WAY | os.O_DIRECTORY) if parts else flags)
     for number, part in enumerate(parts, 1):
         above, how = opened, flags if number == len(parts) else _WAY | os.O_DIRECTORY
         try:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=above)
             opened = os.open(part, how | os.O_NOFOLLOW, dir_fd=above)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK} and _is_link(part, above):
-                path = root.joinpath(*parts[:number])
-                raise UnfitFile(path, "is a link, and links are not followed here") from None
+                raise _link(root.joinpath(*parts[:number])) from None
             error.filename = str(root.joinpath(*parts[:number]))
             raise
         finally:
             os.close(above)
     return opened
+
+
+def _link(path: Path) -> UnfitFile:
+    return UnfitFile(path, "is a link, and links are not followed here")
 
 
 def _is_link(name: str, folder: int) -> bool:

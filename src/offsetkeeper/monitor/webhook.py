@@ -65,7 +65,8 @@ class Webhook:
 
     def _post(self, notice: Notice) -> None:
         try:
-            answer = httpx.post(self._url, json=notice.as_dict(), timeout=self._timeout_s)
+            with httpx.stream("POST", self._url, json=notice.as_dict(), timeout=self._timeout_s) as answer:
+                pass  # its content is not read: it may have no end
         except httpx.TransportError as error:
             raise _NotTaken(f"no answer ({type(error).__name__})") from None
         if answer.status_code in _TOLD_AGAIN:

@@ -229,9 +229,9 @@ def _stamp(found: os.stat_result) -> str:
     return f"{found.st_ino} {found.st_mtime_ns}"
 
 
-def sync(path: Path) -> None:
-    """Make a file durable, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO in its place would be waited for
+def sync(path: Path | str, folder: int | None = None) -> None:
+    """Make a file durable, or the names in a folder; the path is relative to an open folder if one is given."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder)  # a FIFO in its place would be waited for
     try:
         os.fsync(descriptor)
     finally:

@@ -10,7 +10,7 @@ https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.ht
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -31,9 +31,9 @@ _ABANDONED_MS = 3_600_000
 _REDIRECTS, _REDIRECT, _SERVER_ERROR = 300, 307, 500
 _HTTPS = 443
 _HEADERS = ("Content-Type", "Location", "Date")
-_MOST = 128 << 20  # bytes of an answer that is no file: the names of half a million
-_MOST_VALUES = 8_000_000  # of such an answer: each name has a dozen
-_MOST_OF_A_FILE = LARGEST_STORED + 1  # what is asked for; a server may send any number
+_MOST = 128 << 20  # bytes of an answer: the names of half a million files, or twice the largest file
+_MOST_VALUES = 8_000_000  # of an answer that is JSON: each name has a dozen
+_PART = 16 << 20  # bytes of a part of a file that is copied
 T = TypeVar("T")
 _TAKEN = "FileAlreadyExistsException"
 _STANDBY = "StandbyException"
@@ -210,7 +210,8 @@ class WebHdfs:
         path: str,
         operation: str,
         *,
-        content: bytes = b"",
+        content: bytes | Iterator[bytes] = b"",
+        size: int | None = None,
         lost: type[OffsetkeeperError] = StoreUnavailable,
         missing: bool = False,
         taken: bool = False,
@@ -224,6 +225,7 @@ class WebHdfs:
             path: see WebHDFS.
             operation: see WebHDFS.
             content: content of a file to create.
+            size: its bytes, if the content comes in parts.
             lost: the error to raise if the request was sent and no answer came.
             missing: whether to return None if the file does not exist.
             taken: whether to return None if the file already exists.
@@ -238,10 +240,9 @@ class WebHdfs:
             answer = self._ask(method, path, {"op": operation, **self._user, **parameters})
             if answer.status_code == _REDIRECT:
                 # The NameNode normalizes names in its address, so the DataNode would look for another file.
-                there = urlsplit(answer.headers["Location"])._replace(path=f"/webhdfs/v1{quote(path)}").geturl()
-                answer = self._send(
-                    method, there, content=content, most=_MOST_OF_A_FILE if operation == "OPEN" else _MOST
-                )
+                there = urlsplit(answer.headers["Location"])._replace(path=f"/webhdfs/v1{quote(path)}")
+                self._check_tls(there.scheme)
+                answer = self._send(method, there.geturl(), content=content, headers=_length(size))
         except (KeyError, ValueError) as error:
             raise lost(f"{self._address}: the NameNode leads to no DataNode: {error!r}; check the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -263,6 +264,24 @@ class WebHdfs:
         if answer is not None:
             check_size(len(answer.content), f"{self.host}{path}")
         return answer.content if answer else None
+
+    def size(self, path: str) -> int | None:
+        """Return the bytes of a file, or None if it does not exist."""
+        answer = self.call("GET", path, "GETFILESTATUS", missing=True)
+        return None if answer is None else int(self.told(answer, _status)["length"])
+
+    def parts(self, path: str, size: int) -> Iterator[bytes]:
+        """Yield the content of a file of any size, in parts.
+
+        Raises:
+            StoreUnavailable: it no longer has this size.
+        """
+        for start in range(0, size, _PART):
+            wanted = min(_PART, size - start)
+            answer = self.call("GET", path, "OPEN", missing=True, offset=str(start), length=str(wanted))
+            if answer is None or len(answer.content) != wanted:
+                raise StoreUnavailable(f"{self.host}{path}: it has changed while it was copied, from {size} bytes")
+            yield answer.content
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -302,15 +321,22 @@ class WebHdfs:
                 "HTTP port of the NameNode (9870)"
             ) from None
 
-    def _send(self, method: str, url: str, *, most: int = _MOST, **request: Any) -> httpx.Response:
-        """Return the answer to one request, of which the content has at most so many bytes."""
+    def _check_tls(self, scheme: str) -> None:
+        if scheme != "https" and self.host.startswith("swebhdfs:"):
+            raise httpx.UnsupportedProtocol(
+                "the NameNode speaks TLS and leads to a DataNode without it, to which nothing was sent: set "
+                "dfs.http.policy to HTTPS_ONLY on each of them"
+            )
+
+    def _send(self, method: str, url: str, **request: Any) -> httpx.Response:
+        """Return the answer to one request, if it is not too large."""
         with self._open().stream(method, url, **request) as answer:
             parts, size = [], 0
             for part in answer.iter_bytes():
                 parts.append(part)
                 size += len(part)
-                if size > most:
-                    raise httpx.DecodingError(f"the answer has more than {most} bytes", request=answer.request)
+                if size > _MOST:
+                    raise httpx.DecodingError(f"the answer has more than {_MOST} bytes", request=answer.request)
             headers = {name: answer.headers[name] for name in _HEADERS if name in answer.headers}
             return httpx.Response(answer.status_code, headers=headers, content=b"".join(parts), request=answer.request)
 
@@ -354,6 +380,10 @@ class WebHdfs:
             f"{text}; nothing was written. Check that this is the HTTP port of the NameNode (9870), and what the user "
             "may do in the folder"
         )
+
+
+def _length(size: int | None) -> dict[str, str]:
+    return {} if size is None else {"Content-Length": str(size)}
 
 
 def _is_page(answer: httpx.Response) -> bool:

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
+from offsetkeeper.core.outside import LARGEST_STORED
 from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, read_url
 from offsetkeeper.stores.pool import Pool
@@ -50,6 +51,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
 _VIEWS = "SELECT name FROM sqlite_schema WHERE type = 'view' AND name COLLATE NOCASE IN (?, ?, ?)"
+_NO_LIMIT = 2**31 - 1
 _BESIDE = ("journal", "wal", "shm")
 _TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
 _ENDED = (
@@ -104,6 +106,7 @@ class SQLiteStore(TableStore):
                 connection.execute("BEGIN IMMEDIATE")
                 version = connection.execute(self._tables.sql(VERSION), (change.after.group,))
                 self._check_version(change, version.fetchall())
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _NO_LIMIT)
             with no_end_inside(connection, change):
                 yield connection
             with self._connections.failures():
@@ -294,12 +297,21 @@ class Connections(Pool[Connection]):
         """Return rows. A row of another program that is not UTF-8 must not hide the rows of other groups.
 
         Raises:
-            CorruptStore: a table is a view, whose rows may have no end.
+            CorruptStore: a table is a view, whose rows may have no end, or a value is larger than any of a ledger.
         """
         connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_STORED)
         for (view,) in connection.execute(_VIEWS, table_names(self._settings)):
             raise CorruptStore(f"{self._address}: {view} is a view, not a table; nothing was read. Drop it")
-        return connection.execute(sql, parameters).fetchall()
+        try:
+            return connection.execute(sql, parameters).fetchall()
+        except sqlite3.DataError as error:
+            if code_of(error) != sqlite3.SQLITE_TOOBIG:
+                raise
+            raise CorruptStore(
+                f"{self._address}: a value has more than {LARGEST_STORED} bytes, and none of a ledger has; nothing was "
+                "read. Delete its row"
+            ) from None
 
     def read_unopened(self, sql: str, parameters: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
         """Return the rows of a file that no process has open, for a user who may only read it.
@@ -331,6 +343,7 @@ class Connections(Pool[Connection]):
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute(DURABLE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_STORED)  # a ledger that is written can be read again
         with suppress(sqlite3.OperationalError):  # read-only or in use: it is as safe without WAL
             connection.execute("PRAGMA journal_mode = WAL")
         for statement in _TABLES:

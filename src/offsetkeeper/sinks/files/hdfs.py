@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, OutcomeUnknown, Refused, SettingsError, SinkError
+from offsetkeeper.stores.base import check_size
 
 _FOR_GOOD = (
     *("org.apache.hadoop.security.AccessControlException", "org.apache.hadoop.fs.InvalidPathException"),
@@ -64,9 +65,11 @@ class HdfsTree:
         with self._failures():
             if not self._files.exists(self._path(path)):
                 return None
+            size = self._files.getFileStatus(self._path(path)).getLen()
+            check_size(size, f"{self.address}/{path}")
             stream = self._files.open(self._path(path))
             try:
-                return bytes(stream.readAllBytes())
+                return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream, size))
             finally:
                 stream.close()
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, read_file
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_folder, read_file
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.stores.folder import sync
 
-_FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR}
+_FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
 # After these errors, a file server may have done it or may still do it.
 _UNCLEAR = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.ECONNRESET, errno.ENOTCONN}
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would wait for a reader
 
 
 class LocalTree:
@@ -28,14 +29,14 @@ class LocalTree:
     def make(self, path: str) -> None:
         """See `Tree.make`."""
         with self._failures():
-            self._at(path).mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(parents=True, exist_ok=True)
+            os.close(open_folder(self._root / path, self._root, make=True))
 
     def names(self, path: str) -> Sequence[str]:
         """See `Tree.names`."""
         with self._failures():
-            folder = self._at(path)
-            names = os.listdir(folder)  # noqa: PTH208 - all names in one system call
-            sync(folder)  # the process that renamed into it may have died before its sync
+            names = list_folder(self._root / path, self._root)
+            sync(self._at(path))  # the process that renamed into it may have died before its sync
             return names
 
     def read(self, path: str) -> bytes | None:
@@ -46,14 +47,15 @@ class LocalTree:
 
     def write(self, path: str, content: bytes) -> None:
         """See `Tree.write`."""
-        with self._failures(), self._at(path).open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        with self._failures(), self._entered(path) as (folder, own):
+            with os.fdopen(os.open(own, _WRITE, 0o666, dir_fd=folder), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
             sync((self._root / path).parent)
 
     def sync(self, path: str) -> None:
-        """See `Tree.sync`."""
+        """See `Tree.sync`. It goes by path, as to sync another file, to which a link leads, does no harm."""
         with self._failures():
             for folder, _, names in os.walk(self._at(path)):
                 for name in names:
@@ -71,8 +73,18 @@ class LocalTree:
 
     def delete(self, path: str) -> None:
         """See `Tree.delete`."""
-        with self._failures(), suppress(FileNotFoundError):
-            shutil.rmtree(self._at(path))
+        with self._failures(), suppress(FileNotFoundError), self._entered(path) as (folder, own):
+            shutil.rmtree(own, dir_fd=folder)
+
+    @contextmanager
+    def _entered(self, path: str) -> Iterator[tuple[int, str]]:
+        """Lend the descriptor of the folder of a file or folder, and its own name there: a link put there is none."""
+        whole = self._at(path)
+        folder = open_folder(whole.parent, self._root)
+        try:
+            yield folder, whole.name
+        finally:
+            os.close(folder)
 
     def _at(self, path: str) -> Path:
         """Return the whole path. Others may write in the folder, so nothing below it may be a link."""
