@@ -154,6 +154,24 @@ def test_what_no_output_has_of_a_dropped_batch_is_read_once(ledger: Ledger) -> N
     assert drop(ledger, {B: Position(9)}, Having.NONE) == ["gap b 1 6 9"]
 
 
+def test_what_was_read_again_and_dropped_once_it_had_landed_is_there_twice(ledger: Ledger) -> None:
+    """A reset goes back over what was committed, and another one forwards, over the batch that has landed."""
+    ledger.rewind({A: Position(10)}, "again")
+    ledger.begin(ledger.batch([OffsetRange(*A, 10, 20)]), lands_in=["table"])
+    ledger.rewind({A: Position(20)}, "no, not again")
+    ledger.acquire()
+    ledger.settle("told", {"table": ""}, Having.ALL)
+    assert [str(each).partition(":")[0] for each in found(ledger)] == ["overlap a 0 10 20"]
+
+
+def test_what_some_outputs_have_of_a_batch_comes_again_where_a_later_reset_goes_back(ledger: Ledger) -> None:
+    assert drop(ledger, {A: Position(30), B: Position(9)}, Having.SOME) == ["gap a 0 20 30", "gap b 1 6 9"]
+    ledger.rewind({A: Position(25)}, "back")
+    ledger.commit(ledger.batch([OffsetRange(*A, 25, 30)]))
+    told = [str(each).partition(":")[0] for each in found(ledger)]
+    assert told == ["gap a 0 20 25", "gap b 1 6 9", "overlap a 0 25 30"]
+
+
 def test_what_outputs_have_of_an_abandoned_batch_comes_again(ledger: Ledger) -> None:
     ledger.begin(ledger.batch([OffsetRange(*A, 20, 30)]))
     ledger.abandon("table has it", having=Having.SOME)

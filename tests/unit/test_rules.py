@@ -493,6 +493,13 @@ def test_a_dropped_batch_that_all_outputs_have_is_done_where_no_reset_moved_it(h
     assert settled.after.positions == {**POSITIONS, A: Position(10, "new")} | {tp: m.after for tp, m in move.items()}
 
 
+def test_a_partition_that_a_reset_names_and_that_is_there_already_is_read_again() -> None:
+    """As where an operator has emptied the output, and resets all to the earliest."""
+    free = replace(ledger(Holder.FREE, pending=True), pending=LANDING)
+    rewound = decide(free, Rewind({A: Position(2)}, stays=(B, OTHER)), AUTHOR).after
+    assert rewound.unsettled == replace(LANDING, moved=(A, B))
+
+
 def test_what_is_left_of_a_dropped_batch_is_done_range_by_range_and_never_where_it_stands_elsewhere() -> None:
     """One partition may have several ranges; and another program may have edited a position."""
     ranges = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 0, 15, 18), OffsetRange("t", 1, 21, 22))

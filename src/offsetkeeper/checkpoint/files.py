@@ -120,7 +120,7 @@ class LocalFiles:
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
         """See `Files.stamps`."""
-        with self._failures(), suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        with self._failures(), suppress(FileNotFoundError, NotADirectoryError):
             found = walk_folder(self.path / folder, self._root)
             return {path.relative_to(self.path).as_posix(): Stamp(seen.st_mtime, seen.st_size) for path, seen in found}
         return {}
@@ -200,7 +200,7 @@ class LocalFiles:
             with source, _opened_new(temporary, folder) as file:
                 shutil.copyfileobj(source, file)
                 file.flush()
-                os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
+                os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode) & 0o777)  # no other user's setuid
                 os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
                 os.fsync(file.fileno())
             os.replace(temporary, own, src_dir_fd=folder, dst_dir_fd=folder)
@@ -225,7 +225,9 @@ class LocalFiles:
         try:
             yield
         except UnfitFile as error:
-            raise Refused(f"{error.filename} {error.strerror}: remove it") from None
+            raise Refused(
+                f"{error.filename} {error.strerror}: remove it, or put what it leads to in its place if it is yours"
+            ) from None
         except PermissionError as error:
             raise Refused(f"{self.address}: {error}; check the folder's permissions") from error
         except OSError as error:

@@ -346,14 +346,15 @@ class Ledger:
         *,
         force: bool = False,
         queries: Queries = NO_QUERIES,
+        stays: Collection[TopicPartition] = (),
     ) -> None:
-        """Set positions for an operator, based on the last loaded ledger; `queries` as in `rules.Rewind`.
+        """Set positions for an operator, based on the last loaded ledger; `queries` and `stays` as in `rules.Rewind`.
 
         Raises:
             Fenced: a run holds the group, and `force` is not set.
             VersionConflict: the ledger has changed since it was loaded; nothing was moved.
         """
-        self._apply(rules.Rewind(positions, force, queries), reason)
+        self._apply(rules.Rewind(positions, force, queries, tuple(stays)), reason)
 
     def forget(self, partitions: Collection[TopicPartition], reason: str, *, force: bool = False) -> None:
         """Take positions out of the ledger for an operator, based on the last loaded ledger; see `rules.Forget`.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.model import Entry, Having, Landed, Move, Snapshot
-from offsetkeeper.core.offsets import NO_POSITIONS, Position
+from offsetkeeper.core.offsets import NO_POSITIONS, Position, TopicPartition
 from offsetkeeper.core.query_rows import join_moves, join_positions, join_ranges
 from offsetkeeper.errors import Refused, SettingsError, listed
 
@@ -41,7 +41,9 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
         positions={tp: _older(at) for tp, at in found.positions.items()},
         landed={name: Landed(found.sequence) for name, found in snapshot.landed.items()},
         pending=found.pending and replace(found.pending, program=None),
-        unsettled=found.unsettled and replace(found.unsettled, program=None),
+        unsettled=found.unsettled
+        and snapshot.unsettled
+        and replace(found.unsettled, program=None, moved=_parts(snapshot.unsettled)),
         given="",
         forgotten=NO_POSITIONS,
         format=number,
@@ -69,6 +71,11 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
         return replace(entry, moves=join_moves(moves, entry.counts), counts={}, cuts={})
     query = next((QueryBatch(query, count.before or 0) for query, count in entry.counts.items()), None)
     return replace(entry, ranges=join_ranges(entry.ranges, query), counts={}, cuts={})
+
+
+def _parts(batch: Batch) -> tuple[TopicPartition, ...]:
+    """Return all partitions of a batch: that release does not say which were moved, so it may be all."""
+    return tuple(sorted({r.topic_partition for r in batch.ranges}))
 
 
 def _joined(batch: Batch) -> Batch:

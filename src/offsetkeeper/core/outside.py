@@ -350,7 +350,7 @@ def _walk(path: Path, folder: int, left: int) -> Iterator[tuple[Path, os.stat_re
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             below = os.open(name, _LIST | os.O_NOFOLLOW, dir_fd=folder) if stat.S_ISDIR(found.st_mode) else None
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
+        except (FileNotFoundError, NotADirectoryError):
             continue
         if below is None:
             if stat.S_ISLNK(found.st_mode):
@@ -365,6 +365,16 @@ def _walk(path: Path, folder: int, left: int) -> Iterator[tuple[Path, os.stat_re
             os.close(below)
 
 
+def _sync(folder: int) -> None:
+    """Make a new name in a folder durable. A folder that was opened only to pass through cannot be synced itself."""
+    with suppress(PermissionError):
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+        try:
+            os.fsync(readable)
+        finally:
+            os.close(readable)
+
+
 def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) -> int:
     """Open a file or a folder part by part: a link in any of them, also one put there just now, is refused."""
     opened = os.open(root, (_WAY | os.O_DIRECTORY) if parts else flags)
@@ -374,6 +384,7 @@ def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) 
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=above)
+                    _sync(above)
             opened = os.open(part, how | os.O_NOFOLLOW, dir_fd=above)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK} and _is_link(part, above):

@@ -172,12 +172,14 @@ class Adopt:
 class Rewind:
     """Set positions as an operator decided, forwards or backwards. `force` fences a live owner.
 
-    `queries` sets the number of the next batch of queries with state.
+    `queries` sets the number of the next batch of queries with state. `stays` are partitions that the operator names
+    too, and that are already where they are to be: what a dropped batch has of them is read again.
     """
 
     positions: Mapping[TopicPartition, Position]
     force: bool = False
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
+    stays: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +396,8 @@ def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
     after = outcome.after
     if snapshot.pending is not None and drops(snapshot.pending, outcome.moves):
         after = _dropped(after)
-    after = replace(after, generation=snapshot.generation + 1, unsettled=_with_moved(after.unsettled, outcome.moves))
+    named = {*outcome.moves, *event.stays}
+    after = replace(after, generation=snapshot.generation + 1, unsettled=_with_moved(after.unsettled, named))
     return replace(outcome, after=after)
 
 
@@ -570,12 +573,12 @@ def _dropped(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, pending=None, unsettled=pending if pending and pending.lands_in else snapshot.unsettled)
 
 
-def _with_moved(unsettled: Batch | None, moves: Moves) -> Batch | None:
-    """Return an unsettled batch that knows which of its partitions a rewind has moved: there its word counts."""
+def _with_moved(unsettled: Batch | None, named: Collection[TopicPartition]) -> Batch | None:
+    """Return an unsettled batch that knows where a rewind has set it: there the operator's word counts."""
     if unsettled is None:
         return None
     parts = {r.topic_partition for r in unsettled.ranges}
-    return replace(unsettled, moved=tuple(sorted({*unsettled.moved, *parts.intersection(moves)})))
+    return replace(unsettled, moved=tuple(sorted({*unsettled.moved, *parts.intersection(named)})))
 
 
 def _check_settled(snapshot: Snapshot) -> None:

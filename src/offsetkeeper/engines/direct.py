@@ -26,7 +26,7 @@ from offsetkeeper.core.life import (
     when_poisoned,
 )
 from offsetkeeper.core.mark import Landing, named
-from offsetkeeper.core.model import Guarantee, Snapshot
+from offsetkeeper.core.model import Guarantee, Having, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition, digest_of
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, Settled
@@ -179,7 +179,7 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             stood = self.ledger.snapshot.positions
-            self._settle(what, plan)
+            self._settle(what, plan, stateful=guard is not None and guard.query() is not None)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if what in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
                 plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()
@@ -328,19 +328,21 @@ class Direct:
         cluster, positions, away = self.asked.cluster, self.ledger.snapshot.positions, self.summary.away
         return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions, away))
 
-    def _settle(self, what: Fate | None, plan: Plan) -> None:
+    def _settle(self, what: Fate | None, plan: Plan, *, stateful: bool) -> None:
         """Settle a batch that a reset dropped; finish, count or drop the pending batch, or leave it to its query.
 
         Args:
             what: the fate of the pending batch.
             plan: the plan for after it.
+            stateful: whether a query with state starts: its checkpoint, and no output, says what it has read.
         """
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
             landings, targets = self._delivery_of(unsettled).settle(unsettled)
             told, found = landed_text(unsettled, landings), self._situation(unsettled, (), landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
-            self.ledger.settle(told, targets, found.held)
+            having = Having.SOME if stateful and found.held else found.held
+            self.ledger.settle(told, targets, having)
         if pending is None:
             return
         if what is Fate.DROP:

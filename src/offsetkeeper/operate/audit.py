@@ -68,6 +68,8 @@ class _Known:
         elif entry.having:  # by chapters of that time: a topic may have been made again since
             token, ranges = self.begun
             for chapter, r in ranges if token == entry.token else self.places(entry.ranges):
+                if r.topic_partition in entry.moves:
+                    continue  # it counts as done there
                 chapter.have(Part(r.start, r.end, entry.version, why), whole=entry.having is Having.ALL)
 
 

@@ -32,6 +32,7 @@ class Chapter:
         back: committed offsets from the position on: a jump has gone back over them.
         again: offsets that were committed once more, for each time.
         gone: committed offsets of which the log lost the records; others may have come under these offsets since.
+        partly: offsets that only some outputs have, and that no batch has committed.
     """
 
     at: Position
@@ -40,6 +41,7 @@ class Chapter:
     back: list[Part] = field(default_factory=list)
     again: list[Part] = field(default_factory=list)
     gone: list[Part] = field(default_factory=list)
+    partly: list[Part] = field(default_factory=list)
 
     def jump(self, there: Position, version: int, why: str) -> None:
         """Move the position without a commit."""
@@ -49,7 +51,7 @@ class Chapter:
             left_out = self._new(Part(here, there.offset, version, why))
             self.skipped = _without(self.skipped, here, there.offset) + left_out
         elif there.offset < here:
-            over = _within(self.done, there.offset, here)
+            over = _within([*self.done, *self.partly], there.offset, here)
             self.back += [each._replace(version=version, why=why) for each in over]
 
     def cut(self, offset: int, version: int, why: str) -> None:
@@ -70,19 +72,28 @@ class Chapter:
         self.again += _within(self.back, start, end)
         self.back = _without(self.back, start, end)
         self.skipped = _without(self.skipped, start, end)
+        self.partly = _without(self.partly, start, end)
         self.done = _joined(self.done + self._new(Part(start, end)))
 
     def have(self, part: Part, *, whole: bool) -> None:
-        """Note that outputs have offsets without a commit.
+        """Note that outputs have offsets, beside the position: they come again if they are read again.
 
         Args:
             part: the offsets.
             whole: whether all outputs have them, so that it is as if they were committed.
         """
+        known = _within([*self.done, *self.partly], part.start, part.end)
+        self.again += [each._replace(version=part.version, why=part.why) for each in known]
+        fresh = [part]
+        for each in known:
+            fresh = _without(fresh, each.start, each.end)
+        self.back += [here for each in fresh for here in _within([each], self.at.offset, each.end)]
         if whole:
             self.done = _joined(self.done + self._new(Part(part.start, part.end)))
             self.skipped = _without(self.skipped, part.start, part.end)
-        self.back += _within([part], self.at.offset, part.end)
+            self.partly = _without(self.partly, part.start, part.end)
+        else:
+            self.partly += [Part(each.start, each.end) for each in fresh]
 
     def gaps(self) -> list[Part]:
         """Return the offsets before the position that no batch has committed."""

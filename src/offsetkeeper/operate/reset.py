@@ -137,7 +137,7 @@ def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, 
     """
     check_reset(ledger, cluster, plan)
     if plan.moves:
-        ledger.rewind(plan.positions, reason, force=force, queries=plan.numbers)
+        ledger.rewind(plan.positions, reason, force=force, queries=plan.numbers, stays=[tp for tp, _ in plan.stays])
     return ledger.snapshot
 
 

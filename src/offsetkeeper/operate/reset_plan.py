@@ -52,7 +52,7 @@ class Dropped(NamedTuple):
         Args:
             batch: the pending batch.
             positions: the positions before the reset.
-            moved: the new positions of the partitions that move.
+            moved: the positions that the reset sets, also of partitions that are there already.
             others: partitions whose topic was created again, or that move to another cluster: what the batch has of
                 them does not come again.
         """
@@ -346,12 +346,13 @@ def make_reset(
     positions = snapshot.positions
     news = {tp: seen_at(at.offset, bounds[tp], positions.get(tp)) for tp, at in sorted(targets.items())}
     known = what_was_read(history, snapshot, news)
-    steps, stays = [], []
+    steps, stays, stood = [], [], []
     for tp, seen in news.items():
         here, stored, new = bounds[tp], positions.get(tp), seen._replace(leader_epoch=None)
         old = stored and stored._replace(leader_epoch=None)
         if old in {new, new._replace(cluster_id=None)}:  # a start notes cluster and epoch, no reset is needed for it
             stays.append((tp, new.offset))
+            stood.append((tp, new))
         else:
             another = stored is not None and is_another(stored, new)
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, known[tp]))
@@ -372,7 +373,7 @@ def make_reset(
         tuple(stays),
         tuple(sorted({*left, *older})),
         tuple(sorted(gone)),
-        None if dropped is None else Dropped.of(dropped, positions, moved, away | older),
+        None if dropped is None else Dropped.of(dropped, positions, {**dict(stood), **moved}, away | older),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
         snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",

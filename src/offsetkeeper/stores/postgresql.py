@@ -449,6 +449,7 @@ class Connections(Pool[Connection]):
         except OffsetkeeperError:
             raise
         except SENSELESS as error:
+            connection.close()  # the next answer may be another one's too
             raise lost(senseless(self._address, error, "the port of PostgreSQL (5432)")) from error
 
     @contextmanager

@@ -109,6 +109,7 @@ class SQLiteStore(TableStore):
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _NO_LIMIT)
             with no_end_inside(connection, change):
                 yield connection
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_STORED)
             with self._connections.failures():
                 self._write(connection, change)
                 self._connections.commit(connection)

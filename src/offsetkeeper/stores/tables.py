@@ -132,6 +132,7 @@ class TableStore(BaseStore):
         """Return the rows of a statement; StoreUnavailable if they are of another one, as behind a confused proxy."""
         rows = self._read(statement, *parameters)
         if any(len(row) != columns for row in rows):
+            self._connections.close()  # the next answer may be another one's too
             raise StoreUnavailable(f"{self.address}: the answer makes no sense: its rows have not {columns} columns")
         return rows
 

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 _LIMITS = {"buffered": 10_000_000, "framed": 500_000}  # bytes: a cell has 10 MiB, a frame with all of a request 2 MiB
 _MOST_ENTRIES, _MOST_BYTES = 16, 65_536  # of the history in a document
 _REFRESH_MS = 864_000_000
-_AT_ONCE = 100
+_AT_ONCE = 16  # entries in one answer, each of up to 10 MB
 
 
 class _Seen(NamedTuple):
@@ -196,7 +196,11 @@ class HBaseStore(BaseStore):
             written = Mutation(column=DOCUMENT, value=data)
             done = client.checkAndPut(self._tables.ledger, group.encode(), DOCUMENT, seen.data, written, {})
         # The Thrift server retries by itself, and then finds the result of its first try.
-        if not done and (found := self._look(group, OutcomeUnknown)).data != data:
+        try:
+            found = None if done else self._look(group, OutcomeUnknown)
+        except StoreUnavailable as error:  # no new connection
+            raise OutcomeUnknown(str(error)) from error
+        if found is not None and found.data != data:
             raise self._conflict(change, found)
         return _Seen(change.after, data, at, full, entries)
 

@@ -255,7 +255,7 @@ class KafkaStore(BaseStore):
                 if seen.head is None:
                     return
                 every = seen.snapshot.positions
-                self._commit(name, every if whole else {tp: every[tp] for tp in moved or ()})
+                self._commit(name, every if whole else {tp: every[tp] for tp in moved or () if tp in every})
                 if whole or seen.head.version % _POINTER_EVERY == 0:
                     pointer = {TopicPartition(self._topic, 0): seen.head.offset}
                     self._clients.consumers.commit(f"{_TOPIC}.{name}", pointer)

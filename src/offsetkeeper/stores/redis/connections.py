@@ -40,7 +40,7 @@ Command = tuple[str | bytes | int, ...]
 _LONGEST_CONNECT = 10.0
 _MOST_MOVES = 5
 _SCANNED = 1000
-_MOST = 512 << 20  # bytes of the answers to one request: a thousand entries of ten thousand partitions
+_MOST = 512 << 20  # bytes of the answers to one request: fifty entries that move fifty thousand partitions
 _SHOWN = 500  # characters of a server's message
 _PORT = "the port of Redis (6379)"
 # These are replies, although the library raises them like a broken connection.

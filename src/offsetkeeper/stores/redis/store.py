@@ -32,6 +32,7 @@ from offsetkeeper.stores.redis.keys import DEFAULT, Keys
 
 _TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
 _TRIES = 10
+_PAGE = 50  # entries of a history in one answer
 _NUMBER = re.compile(rb"0|[1-9]\d{0,18}")
 
 _APPLY = files("offsetkeeper.stores.redis").joinpath("apply.lua").read_text("utf-8")
@@ -86,16 +87,28 @@ class RedisStore(BaseStore):
         """See `Store.history`."""
         if limit < 1:
             return []  # to Redis, an end of -1 means all
-        with self._connections.sensible():
-            version, lines = self._at_once(
-                group,
-                [("HGET", self._keys.control(group), "version"), ("LRANGE", self._keys.history(group), 0, limit - 1)],
-            )
-            found, lines = texts([] if version is None else [version]), texts(lines)
+        found, lines = self._page(group, 0, min(limit, _PAGE))
+        full = len(lines) == _PAGE
+        while full and len(lines) < limit:  # a change in between pushes entries back: they come again, and are left out
+            more = self._page(group, len(lines), min(limit - len(lines), _PAGE))[1]
+            full = len(more) == _PAGE
+            lines += more
         if not found:
             return []
         where = self._where(self._keys.history(group), group)
         return list(_descending([_load_line(line, where) for line in lines], self._version(found[0], group)))
+
+    def _page(self, group: str, start: int, count: int) -> tuple[list[bytes], list[bytes]]:
+        """Return the version, if there is one, and some lines of the history, newest first, of one moment."""
+        with self._connections.sensible():
+            version, lines = self._at_once(
+                group,
+                [
+                    ("HGET", self._keys.control(group), "version"),
+                    ("LRANGE", self._keys.history(group), start, start + count - 1),
+                ],
+            )
+            return list(texts([] if version is None else [version])), list(texts(lines))
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. It reads the name of every key in the database."""
