@@ -462,3 +462,15 @@ def test_a_plan_once_stored_is_resumed_by_the_next(position: Position, here: Bou
         return
     again = only(planned({P0: position} | result.places, {P0: here}))
     assert (again.verdict, again.start) == (Verdict.RESUME, only(result).start)
+
+
+def test_an_offset_by_hand_counts_again_for_a_partition_that_was_forgotten() -> None:
+    """For one that was read on it does not; nor for one whose position is lost."""
+
+    def row(stored: dict[TopicPartition, Position], missing: tuple[TopicPartition, ...] = ()) -> PlanRow:
+        how: dict[str, Any] = {"first": {}, "start": "earliest", "given": {P0: 50}, "missing": missing, "again": True}
+        return plan("g", stored, {P0: Bounds(0, 100, "id")}, Policies(), **how).rows[0]
+
+    assert row({P0: Position(70, "id")}).verdict is Verdict.GIVEN_AGAIN
+    assert row({}, (P0,)).stops
+    assert (row({}).verdict, row({}).start) == (Verdict.GIVEN, 50)

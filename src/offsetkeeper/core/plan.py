@@ -311,7 +311,8 @@ def plan(
         if here is None:
             rows.append(_removed(tp, position, policies))
         elif tp in hand:
-            rows.append(_given(tp, position, here, hand[tp], again=again))
+            forgotten = position is None and tp not in missing  # an operator took it out: it begins anew
+            rows.append(_given(tp, position, here, hand[tp], again=again and not forgotten))
         elif tp in missing:
             rows.append(PlanRow(tp, Verdict.MISSING, None, here, None, "offsets given, or reset", stops=True))
         elif position is None and tp.topic in topics:
