@@ -314,7 +314,10 @@ def test_who_forgets_to_say_execute_is_told(desk: Desk) -> None:
 
 
 def test_a_saved_plan_is_done_as_it_was_looked_at(desk: Desk) -> None:
+    before = os.umask(0)
     desk.run("reset", "shop", "--all-topics", "--to-earliest", "--save", "plan.json")
+    os.umask(before)
+    assert Path("plan.json").stat().st_mode & 0o022 == 0  # else it could not be used
     desk.run("reset", "shop", "--plan", "plan.json", "--execute")
     assert desk.offsets() == [0, 0]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
+import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -202,7 +204,7 @@ def dump_csv(offsets: Mapping[TopicPartition, int], group: str = "") -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file.
+    """Write a file that nobody else may change, whatever the umask is.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -211,6 +213,8 @@ def write_text(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():  # writing to a FIFO would wait for a reader
             raise SettingsError(f"{path} is not a regular file; nothing was changed. Give another path")
         path.write_text(text, "utf-8")
+        with suppress(PermissionError):  # another user's file
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path} cannot be written; nothing was changed: {error}") from error
 
