@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -247,3 +248,23 @@ def test_the_history_does_not_grow_with_the_ledgers_age(open_store: Opener, clie
             store.apply(rewind(store.load("g"), {A: Position(secrets.randbelow(100))}))
         assert client.llen("offsetkeeper:history:offset:*:g") == kept
         assert len(store.history("g")) == kept
+
+
+def test_a_long_history_is_read_in_pages_and_a_change_in_between_shifts_nothing(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand entries in one answer would be too much of a ledger of many partitions."""
+    store = open_store("")
+    for _ in range(120):
+        store.apply(rewind(store.load("g"), {A: Position(secrets.randbelow(100))}))
+    assert [entry.version for entry in store.history("g", 1000)] == list(range(120, 0, -1))
+    assert [entry.version for entry in store.history("g", 70)] == list(range(120, 50, -1))
+    page = store._page
+
+    def moves_on(*place: Any) -> Any:
+        found = page(*place)
+        store.apply(rewind(store.load("g"), {A: Position(secrets.randbelow(100))}))
+        return found
+
+    monkeypatch.setattr(store, "_page", moves_on)
+    assert [entry.version for entry in store.history("g", 110)] == list(range(120, 10, -1))

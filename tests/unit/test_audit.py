@@ -172,6 +172,17 @@ def test_what_some_outputs_have_of_a_batch_comes_again_where_a_later_reset_goes_
     assert told == ["gap a 0 20 25", "gap b 1 6 9", "overlap a 0 25 30"]
 
 
+def test_what_some_outputs_had_of_a_log_that_was_cut_is_no_overlap(ledger: Ledger) -> None:
+    """Other records have these offsets since."""
+    assert drop(ledger, {A: Position(30), B: Position(9)}, Having.SOME) == ["gap a 0 20 30", "gap b 1 6 9"]
+    ledger.place({A: Position(15)}, reason="plan", cuts={A: 15})
+    ledger.commit(ledger.batch([OffsetRange(*A, 15, 40)]))
+    ledger.rewind({A: Position(20)}, "back")
+    ledger.rewind({A: Position(40)}, "undo")
+    told = [str(each).partition(":")[0] for each in found(ledger)]
+    assert told == ["gap b 1 6 9", "cut a 0 15 20"]
+
+
 def test_what_outputs_have_of_an_abandoned_batch_comes_again(ledger: Ledger) -> None:
     ledger.begin(ledger.batch([OffsetRange(*A, 20, 30)]))
     ledger.abandon("table has it", having=Having.SOME)

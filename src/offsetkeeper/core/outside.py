@@ -158,11 +158,11 @@ def list_folder(path: Path, root: Path) -> list[str]:
 def walk_folder(path: Path, root: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the files in a folder below another one and in its subfolders, each with its own status.
 
-    What is deleted meanwhile, and subfolders that may not be listed, are left out.
+    What is deleted meanwhile is left out.
 
     Raises:
         UnfitFile: the folder is a link or below one, a link is in it, or a subfolder is too deep.
-        OSError: it does not exist, is no folder, or may not be listed.
+        OSError: it does not exist, is no folder, or it or a subfolder may not be listed.
     """
     opened = _below(root, path.relative_to(root).parts, _LIST)
     try:
@@ -365,6 +365,17 @@ def _walk(path: Path, folder: int, left: int) -> Iterator[tuple[Path, os.stat_re
             os.close(below)
 
 
+def _opened_or_made(name: str, flags: int, above: int) -> int:
+    """Open a folder, and make it durably if it is not there. Some file systems refuse to make one that is."""
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=above)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=above)
+        _sync(above)
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=above)
+
+
 def _sync(folder: int) -> None:
     """Make a new name in a folder durable. A folder that was opened only to pass through cannot be synced itself."""
     with suppress(PermissionError):
@@ -381,11 +392,7 @@ def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) 
     for number, part in enumerate(parts, 1):
         above, how = opened, flags if number == len(parts) else _WAY | os.O_DIRECTORY
         try:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=above)
-                    _sync(above)
-            opened = os.open(part, how | os.O_NOFOLLOW, dir_fd=above)
+            opened = _opened_or_made(part, how, above) if make else os.open(part, how | os.O_NOFOLLOW, dir_fd=above)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK} and _is_link(part, above):
                 raise _link(root.joinpath(*parts[:number])) from None

@@ -179,7 +179,8 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             stood = self.ledger.snapshot.positions
-            self._settle(what, plan, stateful=guard is not None and guard.query() is not None)
+            left = self.ledger.snapshot.unsettled is not None  # else no query is asked for its checkpoint
+            self._settle(what, plan, stateful=left and guard is not None and guard.query() is not None)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if what in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
                 plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()

@@ -58,15 +58,16 @@ class Chapter:
         """Forget what was there from an offset on: an election has cut the log there."""
         lost = _within(self.done, offset, self.at.offset)
         self.gone += [each._replace(version=version, why=why) for each in lost]
-        self.done, self.skipped, self.back = (
-            _within(parts, 0, offset) for parts in (self.done, self.skipped, self.back)
+        self.done, self.skipped, self.back, self.partly = (
+            _within(parts, 0, offset) for parts in (self.done, self.skipped, self.back, self.partly)
         )
         self.at = self.at._replace(offset=min(offset, self.at.offset))
 
     def commit(self, end: int) -> None:
         """Commit the offsets from the position up to `end`."""
         start, self.at = self.at.offset, self.at._replace(offset=end)
-        if not self.back and not self.skipped and self.done and self.done[-1].end == start:  # nearly always
+        rare = self.back or self.skipped or self.partly
+        if not rare and self.done and self.done[-1].end == start:  # nearly always
             self.done[-1] = Part(self.done[-1].start, end)
             return
         self.again += _within(self.back, start, end)

@@ -47,6 +47,7 @@ _LIMITS = {"buffered": 10_000_000, "framed": 500_000}  # bytes: a cell has 10 Mi
 _MOST_ENTRIES, _MOST_BYTES = 16, 65_536  # of the history in a document
 _REFRESH_MS = 864_000_000
 _AT_ONCE = 16  # entries in one answer, each of up to 10 MB
+_NAMES_AT_ONCE = 100
 
 
 class _Seen(NamedTuple):
@@ -138,7 +139,9 @@ class HBaseStore(BaseStore):
         try:
             with self._connections.lend() as client:
                 start = b""
-                while rows := scan(client, self._tables.ledger, start, b"", column=DOCUMENT, most=_AT_ONCE, how="keys"):
+                while rows := scan(
+                    client, self._tables.ledger, start, b"", column=DOCUMENT, most=_NAMES_AT_ONCE, how="keys"
+                ):
                     groups |= {row.row.decode("utf-8", "replace") for row in rows}
                     start = rows[-1].row + b"\0"
         except NoTable:

@@ -88,15 +88,15 @@ class RedisStore(BaseStore):
         if limit < 1:
             return []  # to Redis, an end of -1 means all
         found, lines = self._page(group, 0, min(limit, _PAGE))
-        full = len(lines) == _PAGE
+        read, full = len(lines), len(lines) == _PAGE
         while full and len(lines) < limit:  # a change in between pushes entries back: they come again, and are left out
-            more = self._page(group, len(lines), min(limit - len(lines), _PAGE))[1]
-            full = len(more) == _PAGE
-            lines += more
+            more = self._page(group, read, _PAGE)[1]
+            read, full = read + len(more), len(more) == _PAGE
+            lines += [line for line in more if line not in lines[-_PAGE:]]
         if not found:
             return []
         where = self._where(self._keys.history(group), group)
-        return list(_descending([_load_line(line, where) for line in lines], self._version(found[0], group)))
+        return list(_descending([_load_line(line, where) for line in lines[:limit]], self._version(found[0], group)))
 
     def _page(self, group: str, start: int, count: int) -> tuple[list[bytes], list[bytes]]:
         """Return the version, if there is one, and some lines of the history, newest first, of one moment."""
