@@ -20,7 +20,10 @@ from offsetkeeper import Policies, Position, Progress, TopicPartition
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import Landed
 from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkMismatch, StartRefused
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.audit import Kind, audit
+from offsetkeeper.operate.reset import apply_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.reset_plan import load_plan
 from offsetkeeper.sinks import Outputs
 
 NewTopic = Callable[..., str]
@@ -138,6 +141,27 @@ def test_what_a_reset_does_not_move_of_a_batch_that_landed_comes_once(
     assert [(each.kind, each.topic_partition, each.start, each.end) for each in findings] == (
         [(Kind.OVERLAP, moved, 0, 2)] if undone else []
     )
+
+
+def test_an_undo_before_the_next_start_brings_a_dropped_batch_back(lab: Lab, name: str, output: Marked) -> None:
+    """It has landed, so the next start counts it as done; rewinding by hand instead reads partition 1 again."""
+    output.after = dies
+    with pytest.raises(Died):
+        run(lab, name, output)
+    pending = lab.snapshot().pending
+    with lab.ledger() as ledger, KafkaCluster(lab.kafka.bootstrap) as cluster:
+        ledger.rewind({TopicPartition(name, 1): Position(1)}, "a reset", force=True)
+        ledger.rewind({TopicPartition(name, 0): Position(2)}, "another one")
+        plan, _ = plan_undo(ledger, cluster)
+        assert not plan.restores  # the first one has dropped the batch
+        apply_reset(ledger, cluster, plan, "undo")
+        plan = plan_rewind(ledger, cluster, ledger.snapshot.version - 3)
+        assert any("is pending again" in note for note in plan.notes)
+        apply_reset(ledger, cluster, load_plan(plan.dump(), "here"), "back")
+    assert lab.snapshot().pending == pending
+    run(lab, name, Marked(output.path))
+    assert output.counted() == ALL
+    assert audit(lab.history(), lab.snapshot()) == []
 
 
 def test_a_reset_of_another_topic_leaves_a_batch_that_landed_to_be_committed(

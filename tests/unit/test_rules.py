@@ -500,6 +500,17 @@ def test_a_partition_that_a_reset_names_and_that_is_there_already_is_read_again(
     assert rewound.unsettled == replace(LANDING, moved=(A, B))
 
 
+def test_a_rewind_that_takes_back_what_dropped_a_batch_makes_it_pending_again() -> None:
+    free = replace(ledger(Holder.FREE, pending=True), pending=LANDING, positions=dict(POSITIONS))
+    rewound = decide(free, Rewind({A: Position(2)}), AUTHOR).after
+    back = decide(rewound, Rewind({A: POSITIONS[A]}, restores=True), AUTHOR).after
+    assert (back.pending, back.unsettled, back.positions) == (LANDING, None, POSITIONS)
+    refused(rewound, Rewind({A: Position(3)}, restores=True), RangeMismatch)
+    refused(replace(rewound, sequence=8), Rewind({A: POSITIONS[A]}, restores=True), NotAllowed)
+    refused(free, Rewind({A: Position(2)}, restores=True), RangeMismatch)
+    refused(replace(free, pending=None), Rewind({A: Position(2)}, restores=True), NotAllowed)
+
+
 def test_what_is_left_of_a_dropped_batch_is_done_range_by_range_and_never_where_it_stands_elsewhere() -> None:
     """One partition may have several ranges; and another program may have edited a position."""
     ranges = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 0, 15, 18), OffsetRange("t", 1, 21, 22))

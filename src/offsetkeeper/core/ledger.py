@@ -347,14 +347,16 @@ class Ledger:
         force: bool = False,
         queries: Queries = NO_QUERIES,
         stays: Collection[TopicPartition] = (),
+        restores: bool = False,
     ) -> None:
-        """Set positions for an operator, based on the last loaded ledger; `queries` and `stays` as in `rules.Rewind`.
+        """Set positions for an operator, based on the last loaded ledger; the other arguments as in `rules.Rewind`.
 
         Raises:
             Fenced: a run holds the group, and `force` is not set.
             VersionConflict: the ledger has changed since it was loaded; nothing was moved.
+            NotAllowed, RangeMismatch: `restores` is set, and no batch can be pending again at these positions.
         """
-        self._apply(rules.Rewind(positions, force, queries, tuple(stays)), reason)
+        self._apply(rules.Rewind(positions, force, queries, tuple(stays), restores), reason)
 
     def forget(self, partitions: Collection[TopicPartition], reason: str, *, force: bool = False) -> None:
         """Take positions out of the ledger for an operator, based on the last loaded ledger; see `rules.Forget`.

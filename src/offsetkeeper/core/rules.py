@@ -25,7 +25,8 @@ and only eleven events change it. Each cell of the table says what the event doe
 A rewind that moves no partition of the pending batch leaves it pending: the next run finishes it, and no record comes
 twice. Otherwise the rewind drops the batch: see `drops`. A dropped batch may still be on its way into outputs that keep
 marks. It stays in the ledger as unsettled, and no batch is begun or committed before the next run has settled it. If
-all outputs turn out to have it, its records count as done in the partitions that no rewind has moved.
+all outputs turn out to have it, its records count as done in the partitions that no rewind has moved. A rewind that
+takes back all rewinds since the batch makes it pending again, before a run has looked at the outputs.
 
 A pair that is not in the table raises an error and changes nothing. The function of each event checks the rest.
 A batch gets the token of the owner that begins it, and keeps it. Each acquire makes a new token, so no two batches have
@@ -173,13 +174,15 @@ class Rewind:
     """Set positions as an operator decided, forwards or backwards. `force` fences a live owner.
 
     `queries` sets the number of the next batch of queries with state. `stays` are partitions that the operator names
-    too, and that are already where they are to be: what a dropped batch has of them is read again.
+    too, and that are already where they are to be: what a dropped batch has of them is read again. `restores` says that
+    this takes back the rewind that dropped the unsettled batch: it is pending again.
     """
 
     positions: Mapping[TopicPartition, Position]
     force: bool = False
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
     stays: tuple[TopicPartition, ...] = ()
+    restores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +401,18 @@ def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
         after = _dropped(after)
     named = {*outcome.moves, *event.stays}
     after = replace(after, generation=snapshot.generation + 1, unsettled=_with_moved(after.unsettled, named))
-    return replace(outcome, after=after)
+    return replace(outcome, after=_restored(after, outcome) if event.restores else after)
+
+
+def _restored(after: Snapshot, outcome: _Outcome) -> Snapshot:
+    """Return a ledger with its unsettled batch pending again."""
+    batch = after.unsettled
+    if batch is None or after.pending is not None or batch.sequence != after.sequence:
+        raise NotAllowed(f"group {after.group!r}: no batch can be made pending again")
+    queries = {**after.queries, **{query: count.after for query, count in outcome.counts.items()}}
+    there = replace(after, positions=_moved(after, outcome), queries=queries)
+    check_ranges(there, batch.ranges, batch.query)
+    return replace(after, pending=replace(batch, moved=()), unsettled=None)
 
 
 def _rewind_taken(snapshot: Snapshot, event: Rewind) -> _Outcome:

@@ -110,6 +110,7 @@ def reset_fields(
         "drops": plan.drops and plan.drops._asdict(),
         "keeps": plan.keeps,
         "unsettled": plan.unsettled,
+        "restores": plan.restores,
         "clusters": [*plan.clusters],
         "queries": {query: count._asdict() for query, count in plan.queries},
         "left": [[*tp] for tp in plan.left],

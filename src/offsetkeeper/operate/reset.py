@@ -25,6 +25,7 @@ from offsetkeeper.operate.reset_plan import (
     numbers_before,
     positions_before,
     refuse,
+    restoring,
     select,
     starts_since,
 )
@@ -137,7 +138,14 @@ def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, 
     """
     check_reset(ledger, cluster, plan)
     if plan.moves:
-        ledger.rewind(plan.positions, reason, force=force, queries=plan.numbers, stays=[tp for tp, _ in plan.stays])
+        ledger.rewind(
+            plan.positions,
+            reason,
+            force=force,
+            queries=plan.numbers,
+            stays=[tp for tp, _ in plan.stays],
+            restores=bool(plan.restores),
+        )
     return ledger.snapshot
 
 
@@ -268,7 +276,8 @@ def _plan_back(
     every = not (partitions or topics)  # a query's state belongs to all that it has read
     numbers = numbers_before(entries, snapshot.queries, version) if every else {}
     bounds = _bounds_around(snapshot, cluster, back)
-    return make_reset(snapshot, ledger.store.address, back, bounds, clip=clip, numbers=numbers, history=entries)
+    plan = make_reset(snapshot, ledger.store.address, back, bounds, clip=clip, numbers=numbers, history=entries)
+    return restoring(plan, snapshot, entries, version) if every else plan
 
 
 def _left(snapshot: Snapshot, cluster: Cluster, moved: Collection[TopicPartition]) -> set[TopicPartition]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self
 
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, check_query
@@ -66,7 +66,8 @@ class Dropped(NamedTuple):
     @property
     def notes(self) -> list[str]:
         """Sentences on what becomes of the batch, and of its records in the outputs."""
-        notes = [f"batch {self.batch} was begun and not committed: it is dropped, and undo does not restore it"]
+        undo = "an undo before the next start brings it back" if self.lands_in else "undo does not restore it"
+        notes = [f"batch {self.batch} was begun and not committed: it is dropped, and {undo}"]
         if self.again:
             notes.append(
                 "these records of that batch are read again, and may come twice into outputs that have it: "
@@ -152,6 +153,7 @@ class ResetPlan:
         drops: the pending batch, if the reset drops it.
         keeps: id of the pending batch, if it stays pending; else empty.
         unsettled: id of a batch that an earlier reset dropped and no run has settled since; else empty.
+        restores: the same, if this takes back all that dropped it: then the batch is pending again.
         clipped: requested offsets that Kafka does not hold, sorted; the nearest offset is used instead.
         clusters: ids of the Kafka cluster that positions are of, and of the one that the reset moves them to; empty if
             they stay in theirs.
@@ -172,6 +174,7 @@ class ResetPlan:
     unsettled: str = ""
     clusters: tuple[str, ...] = ()
     queries: tuple[tuple[str, Count], ...] = ()
+    restores: str = ""
 
     @property
     def moves(self) -> bool:
@@ -205,18 +208,7 @@ class ResetPlan:
                 f"deleted and created again since the group read them, or of another cluster: {', '.join(others)}. The "
                 "old offsets are of other records: what was not read before the new offsets is skipped"
             )
-        if self.drops is not None:
-            notes += self.drops.notes
-        if self.keeps:
-            notes.append(
-                f"batch {self.keeps} was begun and not committed: none of its partitions moves, so it stays, and the "
-                "next start deals with it"
-            )
-        if self.unsettled:
-            notes.append(
-                f"batch {self.unsettled} was dropped by an earlier reset: the next start asks its outputs whether they "
-                "have it; what they have and is read again comes twice"
-            )
+        notes += self._batches()
         if self.steps:
             notes.append(self._queries())
         notes += [
@@ -235,6 +227,25 @@ class ResetPlan:
         if self.gone:
             notes += [f"not moved, because they are no longer in Kafka: {listed(self.gone, ', ')}"]
         return notes + self.clips
+
+    def _batches(self) -> list[str]:
+        """Return what becomes of batches that were begun and not committed."""
+        notes: list[str] = []
+        if self.drops is not None:
+            notes += self.drops.notes
+        if self.keeps:
+            notes.append(
+                f"batch {self.keeps} was begun and not committed: none of its partitions moves, so it stays, and the "
+                "next start deals with it"
+            )
+        if self.restores:
+            notes.append(f"batch {self.restores}, which was dropped, is pending again: the next start deals with it")
+        elif self.unsettled:
+            notes.append(
+                f"batch {self.unsettled} was dropped by an earlier reset: the next start asks its outputs whether they "
+                "have it; what they have and is read again comes twice"
+            )
+        return notes
 
     @property
     def lost(self) -> dict[TopicPartition, int]:
@@ -302,12 +313,14 @@ class ResetPlan:
             "drops": self.drops and self.drops._asdict(),
             "keeps": self.keeps,
             "unsettled": self.unsettled,
+            "restores": self.restores,
             "clusters": [*self.clusters],
             "queries": [[query, *count] for query, count in self.queries],
             "clipped": [[*tp, offset] for tp, offset in self.clipped],
         }
 
 
+_DECIDING = {"begin", "commit", "abandon", "settle", "rewind", "adopt"}  # what becomes of a batch
 _FIELDS = {each.name for each in fields(ResetPlan)}
 _STEP_FIELDS = Step(TopicPartition("", 0), None, Position(0), 0, 0).as_dict().keys()
 
@@ -380,6 +393,31 @@ def make_reset(
         next(iter(_clusters(snapshot.positions, moved)), ()),
         tuple(counts),
     )
+
+
+def restoring(plan: ResetPlan, snapshot: Snapshot, entries: Iterable[Entry], version: int) -> ResetPlan:
+    """Return a plan that makes the unsettled batch pending again, if it takes back all that happened since.
+
+    Args:
+        plan: goes back to a version.
+        snapshot: the ledger.
+        entries: its history, newest first.
+        version: the version. The batch was pending then if its begin is the newest entry that says so.
+    """
+    batch = snapshot.unsettled
+    if batch is None or batch.sequence != snapshot.sequence:
+        return plan
+    known = list(entries)
+    starts = {r.topic_partition: r.start for r in reversed(batch.ranges)}
+    stands = all(
+        at is not None and at.offset == starts[tp]
+        for tp in starts
+        for at in [plan.positions.get(tp, snapshot.positions.get(tp))]
+    )
+    newest = next((entry for entry in known if entry.version <= version and entry.event in _DECIDING), None)
+    began = newest is not None and (newest.event, newest.token) == ("begin", batch.token)
+    only = all(entry.event == "rewind" for entry in known if entry.version > version)  # no run has looked since
+    return replace(plan, restores=batch.id, unsettled="") if stands and began and only else plan
 
 
 def _is_older(at: Position, new: Position | None) -> bool:
@@ -582,6 +620,7 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         str(raw["unsettled"]),
         tuple(map(str, raw["clusters"])),
         tuple((check_query(query), Count(before, check_offset(to))) for query, before, to in raw["queries"]),
+        str(raw["restores"]),
     )
 
 

@@ -198,7 +198,10 @@ class Promises:
                 self._check_cannot_land(before.pending)
                 self._check_drop(before)
         if before.unsettled is not None and change.after.unsettled is None:
-            self._check_cannot_land(before.unsettled)
+            if change.after.pending is not None and change.after.pending.id == before.unsettled.id:
+                self._dropped.discard(before.unsettled.id)  # what dropped it is taken back
+            else:
+                self._check_cannot_land(before.unsettled)
         if entry.event == "commit":
             self._committed[batch_id] = entry.ranges
             self._check_commit(change, batch_id)
