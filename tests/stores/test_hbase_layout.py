@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.core import rules
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
@@ -206,6 +207,12 @@ def test_a_document_of_another_program_is_taken_over(bare: Any, table: str, ledg
     assert rows(bare, table, "a", ledger.group)[0][1] == {b"offsets:0": b"5"}
 
 
+def set_back(store: HBaseStore, group: str, offset: int, reason: str) -> None:
+    """Set a position for a reason of any length, past the ledger, which keeps its beginning and its end."""
+    author = rules.Author("me", "me", 0, secrets.token_hex(8), reason)
+    store.apply(rules.decide(store.load(group), rules.Rewind({A0: Position(offset)}, force=True), author))
+
+
 def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url: str, group: str) -> None:
     for settings, size in (("", 10_000_000), ("&transport=framed", 500_000)):
         store = HBaseStore(url)
@@ -214,7 +221,7 @@ def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url
         store._limit = HBaseStore(url + settings)._limit
         before = ledger.snapshot
         with pytest.raises(Refused, match=f"allows {size} with this transport"):
-            ledger.rewind({A0: Position(1)}, "x" * size, force=True)
+            set_back(store, group, 1, "x" * size)
         assert store.load(group) == before
         store.close()
 
@@ -234,12 +241,13 @@ def test_older_entries_make_room_before_a_commit_is_refused(url: str, group: str
     store.close()
 
 
-def test_a_ledger_nearly_as_large_as_a_cell_is_kept(ledger: Ledger) -> None:
-    ledger.load()
-    ledger.rewind({A0: Position(1)}, "x" * 9_999_000, force=True)
-    ledger.load()
-    ledger.rewind({A0: Position(2)}, "y" * 9_999_000, force=True)
-    assert [entry.reason[0] for entry in ledger.history()] == ["y", "x"]
+def test_a_ledger_nearly_as_large_as_a_cell_is_kept(url: str, group: str) -> None:
+    store = HBaseStore(url)
+    for offset, letter in enumerate("xy"):
+        set_back(store, group, offset, letter * 9_999_000)
+        assert len(store._seen[group].data) > 9_999_000
+    assert [entry.reason[0] for entry in store.history(group)] == ["y", "x"]
+    store.close()
 
 
 def test_tables_of_others_are_used_as_they_are(hbase_server: HBaseServer, bare: Any) -> None:
