@@ -145,12 +145,13 @@ def test_a_topic_made_again_may_be_gone_on_with_at_its_end(lab: Lab, topic: NewT
 
 
 def test_a_topic_made_again_while_running_ends_the_run(lab: Lab, topic: NewTopic) -> None:
+    """A poll that comes just then may have the id of the old topic and the end of the new one."""
     name, other = topic(), topic()
     lab.produce(name, "a")
     with Running(lab.pipeline(name, other), lab.spark, lab.keep) as run:
         run.next_batch()
         lab.recreate(name)
-        with pytest.raises(StartRefused, match=f"{name} 0: recreated"):
+        with pytest.raises(StartRefused, match=f"{name} 0: (recreated|beyond the end)"):
             run.end()
     assert lab.values == ["a"]
 
