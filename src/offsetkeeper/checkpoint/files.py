@@ -21,10 +21,10 @@ from offsetkeeper.core.outside import (
     open_file,
     open_folder,
     read_file,
+    sync,
     walk_folder,
 )
 from offsetkeeper.errors import Refused, StoreUnavailable
-from offsetkeeper.stores.folder import sync
 
 _NO_PLACE = {errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}  # a file can never exist there
 
@@ -173,7 +173,7 @@ class LocalFiles:
             return sorted(name.removeprefix(f"{self.path.name}.") for name in names)
 
     def backup(self, name: str) -> LocalFiles:
-        """See `Files.backup`; a backup is no link, as it was made here."""
+        """See `Files.backup`; a backup was made here, so it is not a link."""
         if not name:
             return self
         made = LocalFiles(self.path.with_name(f"{self.path.name}.{name}"))

@@ -11,6 +11,7 @@ import typer
 
 from offsetkeeper.cli.output import say, say_table, seconds, share
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Owner
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.json_view import reset_fields
@@ -49,15 +50,18 @@ def finish(
     for note in made.notes:
         say(f"note: {note}")
     if owner is not None and made.moves and not execute:
-        fences = (
-            "--force fences that run" if force else "--execute is refused until that run ends, unless you add --force"
-        )
-        say(f"note: {owner.name} holds the group: {fences}")
+        say_held(owner, force=force)
     if not made.moves:
         say(f"Nothing to do: group {made.group} is already at these offsets.")
     else:
         say("Done." if execute else "Nothing was changed. Add --execute to make the change.")
     return found
+
+
+def say_held(owner: Owner, *, force: bool) -> None:
+    """Say what the change means for the run that holds the group."""
+    fences = "--force fences that run" if force else "--execute is refused until that run ends, unless you add --force"
+    say(f"note: {owner.name} holds the group: {fences}")
 
 
 def _row(step: Step, made: ResetPlan, lags: Mapping[TopicPartition, Lag]) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.changes import Execute, Force, Reason, signed
+from offsetkeeper.cli.changes import Execute, Force, Reason, say_held, signed
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import DryRun, check_execute, parse_scope
 from offsetkeeper.core import rules
@@ -51,6 +51,5 @@ def forget(
     for note in plan.notes:
         say(f"note: {note}")
     if found.owner is not None and not execute:
-        fences = "that run is fenced" if force else "--execute is refused until that run ends, unless you add --force"
-        say(f"note: {found.owner.name} holds the group: {fences}")
+        say_held(found.owner, force=force)
     say("Done." if execute else "Nothing was changed. Add --execute to make the change.")

@@ -119,6 +119,11 @@ class Batch:
         return sum(r.size for r in self.ranges)
 
     @property
+    def partitions(self) -> set[TopicPartition]:
+        """Its partitions."""
+        return {r.topic_partition for r in self.ranges}
+
+    @property
     def unmoved(self) -> tuple[OffsetRange, ...]:
         """The ranges of a dropped batch that count as done if all outputs have it; none in a batch of a query."""
         return () if self.query is not None else tuple(r for r in self.ranges if r.topic_partition not in self.moved)

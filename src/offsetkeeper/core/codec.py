@@ -494,9 +494,9 @@ def _load_unsettled(raw: dict[str, Any], group: str) -> Batch | None:
     batch = None if found is None else _load_pending(found, group, _natural(found["sequence"]))
     if found is None or batch is None:
         return None
-    every = [r.topic_partition for r in batch.ranges]
-    moved = [check_partition(TopicPartition(*pair)) for pair in found["moved"]] if "moved" in found else every
-    return replace(batch, moved=tuple(sorted({*moved})))
+    if "moved" not in found:
+        return replace(batch, moved=tuple(sorted(batch.partitions)))
+    return replace(batch, moved=tuple(sorted({check_partition(TopicPartition(*pair)) for pair in found["moved"]})))
 
 
 def _names(raw: dict[str, Any], key: str) -> tuple[str, ...]:

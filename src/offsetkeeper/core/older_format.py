@@ -11,7 +11,7 @@ from dataclasses import replace
 from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.model import Entry, Having, Landed, Move, Snapshot
-from offsetkeeper.core.offsets import NO_POSITIONS, Position, TopicPartition
+from offsetkeeper.core.offsets import NO_POSITIONS, Position
 from offsetkeeper.core.query_rows import join_moves, join_positions, join_ranges
 from offsetkeeper.errors import Refused, SettingsError, listed
 
@@ -42,8 +42,8 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
         landed={name: Landed(found.sequence) for name, found in snapshot.landed.items()},
         pending=found.pending and replace(found.pending, program=None),
         unsettled=found.unsettled
-        and snapshot.unsettled
-        and replace(found.unsettled, program=None, moved=_parts(snapshot.unsettled)),
+        and snapshot.unsettled  # that release does not say which partitions were moved, so it may be all
+        and replace(found.unsettled, program=None, moved=tuple(sorted(snapshot.unsettled.partitions))),
         given="",
         forgotten=NO_POSITIONS,
         format=number,
@@ -71,11 +71,6 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
         return replace(entry, moves=join_moves(moves, entry.counts), counts={}, cuts={})
     query = next((QueryBatch(query, count.before or 0) for query, count in entry.counts.items()), None)
     return replace(entry, ranges=join_ranges(entry.ranges, query), counts={}, cuts={})
-
-
-def _parts(batch: Batch) -> tuple[TopicPartition, ...]:
-    """Return all partitions of a batch: that release does not say which were moved, so it may be all."""
-    return tuple(sorted({r.topic_partition for r in batch.ranges}))
 
 
 def _joined(batch: Batch) -> Batch:

@@ -162,13 +162,22 @@ def walk_folder(path: Path, root: Path) -> Iterator[tuple[Path, os.stat_result]]
 
     Raises:
         UnfitFile: the folder is a link or below one, a link is in it, or a subfolder is too deep.
-        OSError: it does not exist, is no folder, or it or a subfolder may not be listed.
+        OSError: it does not exist, is not a folder, or may not be listed; or a subfolder may not be listed.
     """
     opened = _below(root, path.relative_to(root).parts, _LIST)
     try:
         yield from _walk(path, opened, _DEEPEST)
     finally:
         os.close(opened)
+
+
+def sync(path: Path | str, folder: int | None = None) -> None:
+    """Make a file durable, or the names in a folder; the path is relative to an open folder if one is given."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder)  # a FIFO in its place would be waited for
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_text(path: Path, name: str = "", *, most: int = LARGEST_TEXT, private: bool = False, own: bool = False) -> str:
@@ -372,18 +381,9 @@ def _opened_or_made(name: str, flags: int, above: int) -> int:
     except FileNotFoundError:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=above)
-        _sync(above)
+        with suppress(PermissionError):  # one that may be passed through and not be read cannot be synced
+            sync(".", above)
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=above)
-
-
-def _sync(folder: int) -> None:
-    """Make a new name in a folder durable. A folder that was opened only to pass through cannot be synced itself."""
-    with suppress(PermissionError):
-        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
-        try:
-            os.fsync(readable)
-        finally:
-            os.close(readable)
 
 
 def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) -> int:

@@ -379,7 +379,7 @@ def _release(snapshot: Snapshot, _: Release) -> _Outcome:
 
 
 def _place(snapshot: Snapshot, event: Place) -> _Outcome:
-    busy = {r.topic_partition for r in snapshot.pending.ranges} if snapshot.pending else set()
+    busy = snapshot.pending.partitions if snapshot.pending else set()
     taken = sorted(busy & set(event.positions))
     if taken:
         raise NotAllowed(
@@ -428,7 +428,7 @@ def check_forget(snapshot: Snapshot, partitions: Collection[TopicPartition]) -> 
         NotAllowed: a partition has no position, or is in a batch that is pending or unsettled.
     """
     for batch, what in ((snapshot.pending, "pending"), (snapshot.unsettled, "unsettled")):
-        busy = sorted({r.topic_partition for r in batch.ranges}.intersection(partitions)) if batch else ()
+        busy = sorted(batch.partitions.intersection(partitions)) if batch else ()
         if busy:
             raise NotAllowed(
                 f"group {snapshot.group!r}: {busy[0]} is in batch {batch and batch.id}, which is {what}: the next "
@@ -591,8 +591,7 @@ def _with_moved(unsettled: Batch | None, named: Collection[TopicPartition]) -> B
     """Return an unsettled batch that knows where a rewind has set it: there the operator's word counts."""
     if unsettled is None:
         return None
-    parts = {r.topic_partition for r in unsettled.ranges}
-    return replace(unsettled, moved=tuple(sorted({*unsettled.moved, *parts.intersection(named)})))
+    return replace(unsettled, moved=tuple(sorted({*unsettled.moved, *unsettled.partitions.intersection(named)})))
 
 
 def _check_settled(snapshot: Snapshot) -> None:

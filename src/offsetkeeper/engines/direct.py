@@ -179,13 +179,12 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             stood = self.ledger.snapshot.positions
-            left = self.ledger.snapshot.unsettled is not None  # else no query is asked for its checkpoint
-            self._settle(what, plan, stateful=left and guard is not None and guard.query() is not None)
+            self._settle(what, plan, guard)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if what in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
                 plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()
             waiting = self.ledger.snapshot.pending
-            busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
+            busy = waiting.partitions if waiting else set()
             places = {tp: at for tp, at in plan.places.items() if tp not in busy}
             self.ledger.place(places, reason="plan", given=digest_of(self.asked.given), cuts=plan.cuts)
         return plan
@@ -329,19 +328,20 @@ class Direct:
         cluster, positions, away = self.asked.cluster, self.ledger.snapshot.positions, self.summary.away
         return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions, away))
 
-    def _settle(self, what: Fate | None, plan: Plan, *, stateful: bool) -> None:
+    def _settle(self, what: Fate | None, plan: Plan, guard: Guard | None) -> None:
         """Settle a batch that a reset dropped; finish, count or drop the pending batch, or leave it to its query.
 
         Args:
             what: the fate of the pending batch.
             plan: the plan for after it.
-            stateful: whether a query with state starts: its checkpoint, and no output, says what it has read.
+            guard: the guard of the query. What one with state has read, its checkpoint says, and no output.
         """
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
             landings, targets = self._delivery_of(unsettled).settle(unsettled)
             told, found = landed_text(unsettled, landings), self._situation(unsettled, (), landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
+            stateful = guard is not None and guard.query() is not None
             having = Having.SOME if stateful and found.held else found.held
             self.ledger.settle(told, targets, having)
         if pending is None:
@@ -483,14 +483,14 @@ class Direct:
         self.on_batch(progress)
 
     def _records(self, batch: Batch) -> DataFrame:
-        partitions = {r.topic_partition for r in batch.ranges}
+        partitions = batch.partitions
         known = {tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions}
         ids, cluster = known_ids(known), known_cluster(known.values())
         return self.asked.reader.read(self.spark, batch.ranges, ids, cluster, known_epochs(known))
 
 
 def _check_given(given: Offsets, pending: Batch) -> None:
-    taken = sorted({r.topic_partition for r in pending.ranges} & given.keys())
+    taken = sorted(pending.partitions & given.keys())
     if taken:
         raise CheckpointMismatch(
             f"an offset is given for {taken[0]}, which is in the pending batch {pending.id}. The query's "

@@ -140,7 +140,7 @@ def unreadable_ranges(
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    begun = {r.topic_partition for r in batch.ranges}
+    begun = batch.partitions
     ends = {tp: at for tp, at in after(batch, positions).items() if tp in begun}
     asked = topics_of(ends)
     bounds = whole(lambda: cluster.bounds_of_topics(asked), ends, away)

@@ -85,9 +85,7 @@ class Chapter:
         """
         known = _within([*self.done, *self.partly], part.start, part.end)
         self.again += [each._replace(version=part.version, why=part.why) for each in known]
-        fresh = [part]
-        for each in known:
-            fresh = _without(fresh, each.start, each.end)
+        fresh = _left_of(part, known)
         self.back += [here for each in fresh for here in _within([each], self.at.offset, each.end)]
         if whole:
             self.done = _joined(self.done + self._new(Part(part.start, part.end)))
@@ -110,10 +108,7 @@ class Chapter:
 
     def _new(self, part: Part) -> list[Part]:
         """Return what no batch has committed of a part."""
-        parts = [part]
-        for each in self.done:
-            parts = _without(parts, each.start, each.end)
-        return parts
+        return _left_of(part, self.done)
 
 
 def _within(parts: Iterable[Part], start: int, end: int) -> list[Part]:
@@ -129,6 +124,14 @@ def _without(parts: Iterable[Part], start: int, end: int) -> list[Part]:
     if start >= end:
         return [*parts]
     return [piece for each in parts for piece in left(each) if piece.start < piece.end]
+
+
+def _left_of(part: Part, taken: Iterable[Part]) -> list[Part]:
+    """Return what none of the taken ones has of a part."""
+    parts = [part]
+    for each in taken:
+        parts = _without(parts, each.start, each.end)
+    return parts
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:

@@ -359,13 +359,12 @@ def make_reset(
     positions = snapshot.positions
     news = {tp: seen_at(at.offset, bounds[tp], positions.get(tp)) for tp, at in sorted(targets.items())}
     known = what_was_read(history, snapshot, news)
-    steps, stays, stood = [], [], []
+    steps, stays = [], []
     for tp, seen in news.items():
         here, stored, new = bounds[tp], positions.get(tp), seen._replace(leader_epoch=None)
         old = stored and stored._replace(leader_epoch=None)
         if old in {new, new._replace(cluster_id=None)}:  # a start notes cluster and epoch, no reset is needed for it
             stays.append((tp, new.offset))
-            stood.append((tp, new))
         else:
             another = stored is not None and is_another(stored, new)
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, known[tp]))
@@ -386,7 +385,7 @@ def make_reset(
         tuple(stays),
         tuple(sorted({*left, *older})),
         tuple(sorted(gone)),
-        None if dropped is None else Dropped.of(dropped, positions, {**dict(stood), **moved}, away | older),
+        None if dropped is None else Dropped.of(dropped, positions, news, away | older),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
         snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",
@@ -409,11 +408,8 @@ def restoring(plan: ResetPlan, snapshot: Snapshot, entries: Iterable[Entry], ver
         return plan
     known = list(entries)
     starts = {r.topic_partition: r.start for r in reversed(batch.ranges)}
-    stands = all(
-        at is not None and at.offset == starts[tp]
-        for tp in starts
-        for at in [plan.positions.get(tp, snapshot.positions.get(tp))]
-    )
+    there = {**snapshot.positions, **plan.positions}
+    stands = all(tp in there and there[tp].offset == start for tp, start in starts.items())
     newest = next((entry for entry in known if entry.version <= version and entry.event in _DECIDING), None)
     began = newest is not None and (newest.event, newest.token) == ("begin", batch.token)
     only = all(entry.event == "rewind" for entry in known if entry.version > version)  # no run has looked since

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_folder, read_file
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_folder, read_file, sync
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.files import NAME, File, FileStore
@@ -227,12 +227,3 @@ def _write(path: Path | str, content: bytes, folder: int | None = None) -> str:
 
 def _stamp(found: os.stat_result) -> str:
     return f"{found.st_ino} {found.st_mtime_ns}"
-
-
-def sync(path: Path | str, folder: int | None = None) -> None:
-    """Make a file durable, or the names in a folder; the path is relative to an open folder if one is given."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder)  # a FIFO in its place would be waited for
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

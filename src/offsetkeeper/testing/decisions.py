@@ -126,7 +126,7 @@ def _free(snapshot: Snapshot) -> set[TopicPartition]:
 
 
 def _partitions(batch: Batch | None) -> set[TopicPartition]:
-    return {r.topic_partition for r in batch.ranges} if batch else set()
+    return batch.partitions if batch else set()
 
 
 _SELDOM = {rules.Acquire, rules.Release, rules.Rewind, rules.Forget, rules.Adopt}  # where the owner can go on

@@ -234,7 +234,7 @@ def run_machine(world: World, examples: int) -> None:
 
 
 def _partitions_of(batch: Batch | None) -> set[TopicPartition]:
-    return {r.topic_partition for r in batch.ranges} if batch else set()
+    return batch.partitions if batch else set()
 
 
 def _next(ledger: Ledger, sizes: tuple[int, ...]) -> Batch:

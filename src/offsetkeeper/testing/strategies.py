@@ -100,7 +100,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
     batch = None if pending is None else draw(_batches(before.group, sequence, pending))
     unsettled = draw(st.none() | _batches(before.group, draw(_counts), draw(ranges())))
     if unsettled is not None:
-        parts = sorted({r.topic_partition for r in unsettled.ranges})
+        parts = sorted(unsettled.partitions)
         unsettled = replace(unsettled, moved=tuple(tp for tp in parts if draw(st.booleans())))
     after = Snapshot(
         group=before.group,

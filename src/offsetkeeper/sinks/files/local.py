@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_folder, read_file
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_folder, read_file, sync
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, SinkError
-from offsetkeeper.stores.folder import sync
 
 _FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
 # After these errors, a file server may have done it or may still do it.

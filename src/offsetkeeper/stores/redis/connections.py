@@ -306,7 +306,7 @@ def _reply(connection: Any) -> Any:
 def texts(reply: Any) -> list[bytes]:
     """Return a reply that is a list of texts; TypeError if it is of another kind."""
     if type(reply) is not list or not all(type(each) is bytes for each in reply):
-        raise TypeError("the reply is no list of texts")
+        raise TypeError("the reply is not a list of texts")
     return reply
 
 
