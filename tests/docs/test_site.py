@@ -108,3 +108,8 @@ def test_the_page_of_settings_describes_every_argument() -> None:
 
     with pytest.raises(ValueError, match="other"):
         page["arguments"](undescribed)
+
+
+def test_decisions_are_numbered_in_reading_order() -> None:
+    numbers = re.findall(r"^(\d+)\. ", (DOCS / "design.md").read_text("utf-8"), re.MULTILINE)
+    assert [*map(int, numbers)] == [*range(1, len(numbers) + 1)]
