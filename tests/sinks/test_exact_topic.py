@@ -38,14 +38,24 @@ class Reader:
 
     def __init__(self, brokers: str, topic: str) -> None:
         self.topic, self.at = topic, {0: 0, 1: 0}
-        settings = {"group.id": "reader", "enable.partition.eof": True, "isolation.level": "read_committed"}
+        settings = {"bootstrap.servers": brokers, "group.id": "reader", "enable.partition.eof": True}
         more = {"enable.auto.commit": False, "fetch.wait.max.ms": 5, "log_level": 0}
-        self.consumer = Consumer({"bootstrap.servers": brokers, **settings, **more})
+        self.consumer = Consumer({**settings, **more, "isolation.level": "read_committed"})
+        self.looking = Consumer({**settings, **more, "isolation.level": "read_uncommitted"})
+
+    def close(self) -> None:
+        """Close both consumers."""
+        self.consumer.close()
+        self.looking.close()
 
     def new(self) -> list[Any]:
-        """Return the messages since the last call; a commit is durable before it shows, so it waits for the end."""
+        """Return the messages since the last call.
+
+        A commit is durable before it shows, so it waits for the end that a reader of all records sees: one of committed
+        records is told the end before a transaction that still looks open.
+        """
         parts = [TopicPartition(self.topic, number, offset) for number, offset in self.at.items()]
-        ends = {each.partition: self.consumer.get_watermark_offsets(each, LIMIT_S)[1] for each in parts}
+        ends = {each.partition: self.looking.get_watermark_offsets(each, LIMIT_S)[1] for each in parts}
         self.consumer.assign(parts)
         found = []
         while any(self.at[number] < end for number, end in ends.items()):
@@ -63,7 +73,7 @@ class Reader:
 def reader(kafka_server: KafkaServer, topic: Any) -> Iterator[Reader]:
     """A reader of a new topic."""
     found = Reader(kafka_server.bootstrap, topic(2))
-    with closing(found.consumer):
+    with closing(found):
         yield found
 
 
