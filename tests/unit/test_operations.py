@@ -18,7 +18,7 @@ import pytest
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry
+from offsetkeeper.core.model import Entry, Having
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.operate.audit import Kind, audit
@@ -215,6 +215,61 @@ def test_a_plan_that_moves_nothing_changes_nothing(group: Group) -> None:
     group.do(plan, force=True)
     assert group.ledger.load() == before
     assert group.ledger.history(1)[0].event == "acquire"
+
+
+def landed(group: Group) -> None:
+    """Let a batch land, drop it by a reset of a 0, and leave it unsettled."""
+    group.ledger.acquire()
+    group.ledger.begin(group.ledger.batch([OffsetRange(*A0, 40, 60), OffsetRange(*A1, 20, 30)]), lands_in=["table"])
+    group.ledger.release()
+    group.do(group.plan(60, A0))
+
+
+def settled(group: Group) -> dict[TopicPartition, int]:
+    """Let a start find that all outputs have the batch."""
+    group.ledger.acquire()
+    group.ledger.settle("table has it", {"table": ""}, Having.ALL)
+    group.ledger.release()
+    return group.offsets
+
+
+def test_a_reset_to_where_a_partition_stands_reads_again_what_a_dropped_batch_has_of_it(group: Group) -> None:
+    """It was not done, as nothing moved: then the records counted as done."""
+    landed(group)
+    plan = group.plan(20, A1)
+    assert (plan.steps, plan.stays, plan.once_more) == ((), ((A1, 20),), (OffsetRange(*A1, 20, 30),))
+    assert "of that batch these records are read again, also if all outputs have them: a 1 20 30" in plan.notes
+    assert load_plan(plan.dump(), "here") == plan
+    group.do(plan)
+    assert group.ledger.history(1)[0].event == "rewind"
+    assert not group.plan(20, A1).moves
+    assert settled(group) == {A0: 60, A1: 20}
+
+
+def test_a_reset_to_the_current_positions_leaves_a_dropped_batch_as_it_is(group: Group) -> None:
+    landed(group)
+    plan = group.plan("current", all_topics=True)
+    assert (plan.moves, plan.notes) == (False, [])
+    group.do(plan)
+    assert settled(group) == {A0: 60, A1: 30}
+
+
+def test_what_a_reset_reads_again_of_a_batch_that_an_earlier_one_dropped_is_named(group: Group) -> None:
+    landed(group)
+    plan = group.plan(45, A0)
+    assert plan.once_more == (OffsetRange(*A0, 45, 60),)
+    assert load_plan(plan.dump(), "here") == plan
+
+
+def test_a_way_back_to_before_a_batch_was_dropped_is_done_though_nothing_moves(group: Group) -> None:
+    """The preview said that the batch is pending again, and it was not."""
+    landed(group)
+    group.do(group.plan(40, A0))
+    plan = plan_rewind(group.ledger, group.cluster, 7)
+    assert (plan.steps, bool(plan.restores), plan.moves) == ((), True, True)
+    group.do(plan)
+    assert group.ledger.load().pending is not None
+    assert group.offsets == {A0: 40, A1: 20}
 
 
 def test_an_undo_takes_back_the_newest_reset_that_moved_anything(group: Group) -> None:
