@@ -79,7 +79,9 @@ class Previews:
             may = (*plan.drops.again, *plan.drops.stays)
             at, again = self._world.store.state.snapshot.positions, set(_records(may, before))
             ids = {topic.topic_id for place in self._places for topic in place.topics.values()}
-            if again != {r for r in there if r[1] in ids and _comes(r, at)}:
+            here = self._world.cluster.place.cluster_id
+            away = {tp for tp in at if at[tp].cluster_id != here}  # nobody can see whether topics there were made again
+            if again != {r for r in there if (r[1] in ids or TopicPartition(r[0], r[2]) in away) and _comes(r, at)}:
                 self._broken(f"of {sorted(there)} comes again, as the preview says: {sorted(again)}")
         act = Act(promised, there, {name: self._rows(name) for name in self._world.scenario.every_output})
         self._acts.append(act)
@@ -154,7 +156,13 @@ class Previews:
         for topic, _, partition, offset in self._unknown():  # nobody knows whether they were read elsewhere before
             del told[Kind.OVERLAP][topic, partition, offset], overlaps[topic, partition, offset]
         asked = world.scenario.marked  # the ledger knows what they have
-        for topic, _, partition, offset in () if asked else self._doubtful():
+        doubtful = {(r[0], r[2], r[3]) for r in () if asked else self._doubtful()}
+        if others := told[Kind.MAYBE_TWICE].keys() - doubtful:
+            self._broken(f"verify says of {sorted(others)} that they may be there twice; no batch of them was dropped")
+        for topic, partition, offset in doubtful:
+            record = (topic, partition, offset)
+            if once and overlaps[record] > told[Kind.OVERLAP][record] + told[Kind.MAYBE_TWICE][record]:
+                self._broken(f"verify does not say that {record} may be there {overlaps[record] + 1} times")
             for found in (*told.values(), gaps, overlaps):
                 del found[topic, partition, offset]
         if once and told[Kind.OVERLAP] != overlaps:
