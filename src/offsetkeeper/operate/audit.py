@@ -3,9 +3,9 @@
 In each partition, a commit must start where the commit before it ends. If it does not, the position jumped: by a
 rewind, by a policy at the start of a run, or by an edit from outside of the ledger. A jump is a finding only if offsets
 were left out by it, or committed again: an `undo` leaves none. What outputs have of a batch that was dropped counts
-like a commit. What outputs without a mark may have of it is a finding of its own. Committed records that an election has cut from the log are a finding of their own. A position in the
-history must still be stored, unless an operator has forgotten it. If it was deleted, the next run sets it again and
-reads from there.
+like a commit. What outputs without a mark may have of it is a finding of its own, and so are committed records that an
+election has cut from the log. A position in the history must still be stored, unless an operator has forgotten it. If
+it was deleted, the next run sets it again and reads from there.
 """
 
 from __future__ import annotations
