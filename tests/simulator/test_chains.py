@@ -35,6 +35,10 @@ FOUND = {
         "two marked, with a short history",
         (Step("reset to the latest", 1, 4, beside=14), Step("undo", 0, 1)),
     ),
+    "what was read between a copy and the copy back was called a gap": (
+        "marked, from the earliest",
+        (Step("run"), Step("copy"), Step("records arrive"), Step("run"), Step("copy"), Step("reset to the earliest")),
+    ),
     "a topic that was made again in a cluster that the brokers are not of was to be known": (
         "two marked, from the earliest",
         (

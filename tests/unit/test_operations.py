@@ -413,7 +413,7 @@ def test_what_is_forgotten_and_put_back_at_once_has_left_nothing(group: Group) -
 
 
 def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> None:
-    """A reset here, a copy elsewhere, a reset there and a copy back: undo took back the first one without a word."""
+    """A reset here, a copy elsewhere, resets in both and a copy back: undo took back the first one without a word."""
     group.do(group.plan({A0: 60}))
     _, entry = plan_undo(group.ledger, group.cluster)
     [told] = taken_back(group.ledger, entry)
@@ -429,9 +429,17 @@ def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> 
     copy("g", there, here, overwrite=True)
     group.ledger = Ledger(here, "g")
     plan, entry = plan_undo(group.ledger, group.cluster)
+    assert (plan.offsets, len(taken_back(group.ledger, entry))) == ({A0: 60}, 1)  # this one too
+    group.do(group.plan({A0: 70}))
+    now = group.ledger.snapshot.version
+    group.ledger = Ledger(there, "g")
+    group.do(group.plan({A0: 90}))
+    copy("g", there, here, overwrite=True)
+    group.ledger = Ledger(here, "g")
+    plan, entry = plan_undo(group.ledger, group.cluster)
     notes = taken_back(group.ledger, entry)
-    assert (entry.version, plan.offsets) == (5, {A0: 40})
-    assert notes[1].startswith("it also takes back version 6, a copy by ")
+    assert (entry.version, plan.offsets) == (now, {A0: 80})
+    assert notes[1].startswith(f"it also takes back version {now + 1}, a copy by ")
     assert there.address in notes[1]
 
 
