@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from offsetkeeper.operate.chapter import Chapter
 from offsetkeeper.testing.simulator import operators
 from offsetkeeper.testing.simulator.chain_search import Broken, exhaust_chains, groups, tried, wander_chains
 from offsetkeeper.testing.simulator.chains import LEADS, Step
@@ -30,6 +31,23 @@ FOUND = {
         "two marked, from the earliest",
         (Step("run", faults=KILLED), Step(LEADS), Step("reset to an offset", 2, 1)),
     ),
+    "what landed of a batch that an undo makes pending again was to come once more": (
+        "two marked, with a short history",
+        (Step("reset to the latest", 1, 4, beside=14), Step("undo", 0, 1)),
+    ),
+    "what was read between a copy and the copy back was called a gap": (
+        "marked, from the earliest",
+        (Step("run"), Step("copy"), Step("records arrive"), Step("run"), Step("copy"), Step("reset to the earliest")),
+    ),
+    "a topic that was made again in a cluster that the brokers are not of was to be known": (
+        "two marked, from the earliest",
+        (
+            Step("run", faults=((27, -1),)),
+            Step("the topic is made again"),
+            Step(LEADS),
+            Step("reset to the latest", 2, 3),
+        ),
+    ),
 }
 
 
@@ -52,6 +70,14 @@ def test_a_chain_that_broke_a_promise_keeps_it(name: str) -> None:
     group, steps = FOUND[name]
     broken = tried(GROUPS[group], steps)
     assert broken is None, str(broken)
+
+
+def test_a_batch_that_may_be_there_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output with keys that `verify` says nothing of."""
+    monkeypatch.setattr(Chapter, "doubts", lambda _: [])
+    broken = wander_chains("doubts", 300, [GROUPS["keyed, from the earliest"]])
+    assert isinstance(broken, Broken)
+    assert "verify does not say" in broken.promise
 
 
 def test_previews_without_a_history_are_found_to_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,65 @@ def test_what_outputs_have_of_an_abandoned_batch_comes_again(ledger: Ledger) -> 
     assert [str(each) for each in found(ledger)] == ["overlap a 0 20 30: abandon by host:1: table has it (version 6)"]
 
 
+def dropped(ledger: Ledger, to: dict[TopicPartition, Position]) -> list[str]:
+    """Drop a batch by a reset, which an output without a mark may have; return the findings."""
+    ledger.acquire()
+    at = ledger.snapshot.positions[A].offset
+    ledger.begin(ledger.batch([OffsetRange(*A, at, at + 10)]))
+    ledger.rewind(to, "reset")
+    return told(ledger)
+
+
+def told(ledger: Ledger) -> list[str]:
+    return [str(each).partition(":")[0] for each in found(ledger)]
+
+
+def test_what_an_output_without_a_mark_may_have_of_a_dropped_batch_may_be_there_twice(ledger: Ledger) -> None:
+    """`verify` was silent about it."""
+    assert dropped(ledger, {A: Position(15)}) == ["overlap a 0 15 20", "maybe twice a 0 20 30"]
+    assert found(ledger)[-1].explained
+    ledger.acquire()
+    ledger.commit(ledger.batch([OffsetRange(*A, 15, 25)]))
+    ledger.rewind({A: Position(30)}, "the rest was there")
+    assert told(ledger) == ["overlap a 0 15 20", "maybe twice a 0 20 25", "gap a 0 25 30"]
+
+
+def test_what_may_be_there_and_is_skipped_is_a_gap_until_a_later_reset_goes_back(ledger: Ledger) -> None:
+    assert dropped(ledger, {A: Position(30)}) == ["gap a 0 20 30"]
+    ledger.rewind({A: Position(24)}, "back")
+    assert told(ledger) == ["gap a 0 20 24", "maybe twice a 0 24 30"]
+
+
+def test_what_may_be_there_of_several_tries_may_be_there_more_often(ledger: Ledger) -> None:
+    dropped(ledger, {A: Position(18)})
+    assert dropped(ledger, {A: Position(17)}) == [
+        "overlap a 0 18 20",
+        "maybe twice a 0 20 30",
+        "overlap a 0 17 18",
+        "maybe twice a 0 18 28",
+    ]
+
+
+def test_what_an_output_has_that_is_written_before_others_comes_again(ledger: Ledger) -> None:
+    batch = ledger.batch([OffsetRange(*A, 20, 30)])
+    ledger.begin(batch)
+    ledger.mark(batch, "one")
+    ledger.rewind({A: Position(15)}, "reset")
+    assert told(ledger) == ["overlap a 0 15 30"]
+
+
+def test_of_a_topic_that_was_made_again_nothing_may_be_there(ledger: Ledger) -> None:
+    ledger.place({A: Position(20, "of then")})
+    assert dropped(ledger, {A: Position(0, "of now")}) == []
+
+
+def test_what_may_have_been_there_of_a_log_that_was_cut_is_gone(ledger: Ledger) -> None:
+    assert dropped(ledger, {A: Position(30)}) == ["gap a 0 20 30"]
+    ledger.acquire()
+    ledger.place({A: Position(20)}, reason="plan", cuts={A: 20})
+    assert told(ledger) == []
+
+
 def test_a_finding_goes_to_json() -> None:
     assert Discrepancy(Kind.GAP, A, 1, 3, 7, "").as_dict() == {
         "kind": "gap",

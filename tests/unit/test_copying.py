@@ -14,6 +14,7 @@ from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import (
+    CorruptStore,
     Fenced,
     GuaranteeRefused,
     NotAllowed,
@@ -22,6 +23,7 @@ from offsetkeeper.errors import (
     Refused,
     VersionConflict,
 )
+from offsetkeeper.operate.audit import audit, what_was_read
 from offsetkeeper.operate.copy import copy, preview
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.stores.sqlite import SQLiteStore
@@ -118,7 +120,7 @@ def test_copied_again_after_the_source_moved_the_target_moves_only_when_asked(
     assert target.load("g") == before
     copy("g", source, target, overwrite=True)
     assert essence(target.load("g")) == essence(source.load("g"))
-    assert [entry.event for entry in told(target)][-2:] == ["copy", "copy"]
+    assert [entry.event for entry in told(target)][-3:] == ["copy", "rewind", "copy"]
 
 
 def test_a_copy_of_another_source_is_written_over_only_when_asked(source: MemoryStore, target: MemoryStore) -> None:
@@ -279,18 +281,100 @@ def test_what_cannot_be_copied_is_told(source: MemoryStore, target: MemoryStore)
 
 
 def test_a_target_that_keeps_its_own_history_is_told(source: MemoryStore, target: MemoryStore) -> None:
-    """The help said that the history is copied; back over the first store it is not."""
+    """The help said that the history is copied; over one that has gone on it is not."""
     assert preview("g", source, target).notes == []
     copy("g", source, target)
     assert preview("g", source, target).notes == []
-    ledger = Ledger(target, "g")
-    ledger.load()
-    ledger.rewind({A: Position(1, "id")}, "a reset in the copy")
+    for store in (source, target):
+        ledger = Ledger(store, "g")
+        ledger.load()
+        ledger.rewind({A: Position(1, "id")}, f"a reset in {store.address}")
+    ledger.rewind({A: Position(2, "id")}, "and one more")
     [note] = preview("g", target, source, overwrite=True).notes
-    assert note.startswith("the target keeps its own history, and gets one entry for the copy")
+    assert note.startswith("the target keeps its own history, which that of the source does not continue")
     copy("g", target, source, overwrite=True)
     newest = source.history("g", 1)[0]
-    assert (newest.event, [entry.event for entry in source.history("g", 100)].count("rewind")) == ("copy", 0)
+    assert (newest.event, [entry.event for entry in source.history("g", 100)].count("rewind")) == ("copy", 1)
+
+
+def read_on(store: Store, by: int) -> None:
+    """Let a run read on and end."""
+    ledger = Ledger(store, "g")
+    pending = ledger.acquire().pending
+    if pending is not None:
+        ledger.abandon("to begin anew")
+    at = ledger.snapshot.positions[A].offset
+    ledger.commit(ledger.batch([OffsetRange(*A, at, at + by)]))
+    ledger.release()
+
+
+def check_is_whole(store: Store) -> None:
+    """Check that the history has all that was read, and no jump."""
+    found = store.load("g")
+    entries = store.history("g", 1000)
+    assert audit(entries[::-1], found) == []
+    assert what_was_read(entries, found, found.positions)[A].between(0, 1000) == found.positions[A].offset
+
+
+def test_copied_back_the_history_has_what_was_read_meanwhile(source: MemoryStore, target: MemoryStore) -> None:
+    """`verify` found a gap, and a preview said that the records were not read."""
+    check_is_whole(source)
+    for here, there in ((source, target), (target, source), (source, target)):
+        read_on(here, 10)
+        overwrite = bool(there.load("g").version)
+        assert preview("g", here, there, overwrite=overwrite).notes == []
+        copy("g", here, there, overwrite=overwrite)
+        check_is_whole(there)
+        assert [replace(entry, version=0) for entry in there.history("g", 1000)][1:] == told(here)[::-1]
+
+
+def test_copied_once_more_the_history_has_what_was_read_meanwhile(source: MemoryStore, target: MemoryStore) -> None:
+    for _ in range(3):
+        copy("g", source, target, overwrite=True)
+        check_is_whole(target)
+        read_on(source, 10)
+
+
+def test_after_a_copy_that_moved_positions_the_history_of_the_source_does_not_follow(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    copy("g", source, target)
+    other = fresh()
+    Ledger(other, "g").rewind({A: Position(50), B: Position(6)}, "another")
+    copy("g", other, target, overwrite=True)
+    read_on(source, 10)
+    [note] = preview("g", source, target, overwrite=True).notes
+    assert note.startswith("the target keeps its own history")
+    copy("g", source, target, overwrite=True)
+    assert [entry.event for entry in told(target)][-2:] == ["copy", "copy"]
+    assert all(each.explained for each in audit(target.history("g", 1000)[::-1], target.load("g")))
+
+
+def test_a_copy_back_that_is_cut_off_is_gone_on_with(source: MemoryStore, target: MemoryStore) -> None:
+    copy("g", source, target)
+    read_on(target, 10)
+    failing = faulty(source)
+    failing.arm(Fault.REPLY_LOST, 4)
+    with pytest.raises(OutcomeUnknown):
+        copy("g", target, failing, overwrite=True, retry_timeout_s=0)
+    assert source.load("g").owner is not None
+    copy("g", target, source, overwrite=True)
+    check_is_whole(source)
+
+
+def test_over_a_damaged_history_none_follows(
+    source: MemoryStore, target: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy("g", source, target)
+    read_on(target, 10)
+
+    def damaged(group: str, limit: int = 100) -> list[Entry]:
+        raise CorruptStore(f"entry {limit} of {group} is damaged")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "history", damaged)
+        copy("g", target, source, overwrite=True)
+    assert [entry.event for entry in told(source)].count("copy") == 1
 
 
 def test_a_forgotten_row_stays_in_its_store_and_counts_in_no_copy(source: MemoryStore, target: MemoryStore) -> None:

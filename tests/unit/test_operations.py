@@ -18,7 +18,7 @@ import pytest
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry
+from offsetkeeper.core.model import Entry, Having
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.operate.audit import Kind, audit
@@ -217,6 +217,61 @@ def test_a_plan_that_moves_nothing_changes_nothing(group: Group) -> None:
     assert group.ledger.history(1)[0].event == "acquire"
 
 
+def landed(group: Group) -> None:
+    """Let a batch land, drop it by a reset of a 0, and leave it unsettled."""
+    group.ledger.acquire()
+    group.ledger.begin(group.ledger.batch([OffsetRange(*A0, 40, 60), OffsetRange(*A1, 20, 30)]), lands_in=["table"])
+    group.ledger.release()
+    group.do(group.plan(60, A0))
+
+
+def settled(group: Group) -> dict[TopicPartition, int]:
+    """Let a start find that all outputs have the batch."""
+    group.ledger.acquire()
+    group.ledger.settle("table has it", {"table": ""}, Having.ALL)
+    group.ledger.release()
+    return group.offsets
+
+
+def test_a_reset_to_where_a_partition_stands_reads_again_what_a_dropped_batch_has_of_it(group: Group) -> None:
+    """It was not done, as nothing moved: then the records counted as done."""
+    landed(group)
+    plan = group.plan(20, A1)
+    assert (plan.steps, plan.stays, plan.once_more) == ((), ((A1, 20),), (OffsetRange(*A1, 20, 30),))
+    assert "of that batch these records are read again, also if all outputs have them: a 1 20 30" in plan.notes
+    assert load_plan(plan.dump(), "here") == plan
+    group.do(plan)
+    assert group.ledger.history(1)[0].event == "rewind"
+    assert not group.plan(20, A1).moves
+    assert settled(group) == {A0: 60, A1: 20}
+
+
+def test_a_reset_to_the_current_positions_leaves_a_dropped_batch_as_it_is(group: Group) -> None:
+    landed(group)
+    plan = group.plan("current", all_topics=True)
+    assert (plan.moves, plan.notes) == (False, [])
+    group.do(plan)
+    assert settled(group) == {A0: 60, A1: 30}
+
+
+def test_what_a_reset_reads_again_of_a_batch_that_an_earlier_one_dropped_is_named(group: Group) -> None:
+    landed(group)
+    plan = group.plan(45, A0)
+    assert plan.once_more == (OffsetRange(*A0, 45, 60),)
+    assert load_plan(plan.dump(), "here") == plan
+
+
+def test_a_way_back_to_before_a_batch_was_dropped_is_done_though_nothing_moves(group: Group) -> None:
+    """The preview said that the batch is pending again, and it was not."""
+    landed(group)
+    group.do(group.plan(40, A0))
+    plan = plan_rewind(group.ledger, group.cluster, 7)
+    assert (plan.steps, bool(plan.restores), plan.moves) == ((), True, True)
+    group.do(plan)
+    assert group.ledger.load().pending is not None
+    assert group.offsets == {A0: 40, A1: 20}
+
+
 def test_an_undo_takes_back_the_newest_reset_that_moved_anything(group: Group) -> None:
     group.do(group.plan(30, A0))
     group.ledger.rewind({}, "as an older release did")
@@ -358,7 +413,7 @@ def test_what_is_forgotten_and_put_back_at_once_has_left_nothing(group: Group) -
 
 
 def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> None:
-    """A reset here, a copy elsewhere, a reset there and a copy back: undo took back the first one without a word."""
+    """A reset here, a copy elsewhere, resets in both and a copy back: undo took back the first one without a word."""
     group.do(group.plan({A0: 60}))
     _, entry = plan_undo(group.ledger, group.cluster)
     [told] = taken_back(group.ledger, entry)
@@ -374,9 +429,17 @@ def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> 
     copy("g", there, here, overwrite=True)
     group.ledger = Ledger(here, "g")
     plan, entry = plan_undo(group.ledger, group.cluster)
+    assert (plan.offsets, len(taken_back(group.ledger, entry))) == ({A0: 60}, 1)  # this one too
+    group.do(group.plan({A0: 70}))
+    now = group.ledger.snapshot.version
+    group.ledger = Ledger(there, "g")
+    group.do(group.plan({A0: 90}))
+    copy("g", there, here, overwrite=True)
+    group.ledger = Ledger(here, "g")
+    plan, entry = plan_undo(group.ledger, group.cluster)
     notes = taken_back(group.ledger, entry)
-    assert (entry.version, plan.offsets) == (5, {A0: 40})
-    assert notes[1].startswith("it also takes back version 6, a copy by ")
+    assert (entry.version, plan.offsets) == (now, {A0: 80})
+    assert notes[1].startswith(f"it also takes back version {now + 1}, a copy by ")
     assert there.address in notes[1]
 
 

@@ -166,6 +166,7 @@ def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, h
     else:
         fields, moves, ranges = MEANINGS[word]
         change = decide(before, event, AUTHOR)
+        drops = isinstance(event, Rewind) and pending
         expected = replace(given, version=10, change_id="change-10", **fields)
         assert change.after == expected
         assert change.before is before
@@ -180,8 +181,9 @@ def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, h
             epoch=expected.epoch,
             generation=expected.generation,
             sequence=expected.sequence,
-            token=TOKENS.get(word, ""),
-            ranges=ranges,
+            token="earlier" if drops else TOKENS.get(word, ""),
+            ranges=RANGES if drops else ranges,
+            having=Having.SOME if drops else Having.NONE,
             moves={} if name == "commit" else moves,
             forgot={OTHER: Position(30)} if name == "forget" else {},
         )
@@ -460,6 +462,22 @@ def test_an_output_is_marked_once_and_has_a_name() -> None:
     refused(MINE_PENDING, Mark("first"), NotAllowed)
     for name in ("", "x" * 101, "two\nlines"):
         refused(MINE_PENDING, Mark(name), SettingsError)
+
+
+@pytest.mark.parametrize(
+    ("batch", "having"),
+    [
+        (replace(PENDING, written=()), Having.MAYBE),
+        (replace(PENDING, written=("first",)), Having.SOME),
+        (LANDING, Having.NONE),
+    ],
+    ids=["without a mark", "written", "with a mark"],
+)
+def test_a_rewind_says_who_may_have_a_batch_that_no_start_settles(batch: Batch, having: Having) -> None:
+    free = replace(ledger(Holder.FREE, pending=True), pending=batch)
+    entry = decide(free, Rewind({A: Position(2)}), AUTHOR).entry
+    assert entry.having is having
+    assert (entry.token, entry.ranges) == (("", ()) if having is Having.NONE else ("earlier", RANGES))
 
 
 def test_a_batch_that_is_rewound_stays_unsettled_and_nothing_is_begun_before_it_is_settled() -> None:

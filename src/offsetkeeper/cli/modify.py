@@ -139,7 +139,7 @@ def copy(
 ) -> None:
     """Copy a group into another store: positions, pending batch, history. The source does not change.
 
-    A target that has a ledger of the group already keeps its own history; the preview says so.
+    A target that has another history of the group keeps it, and gets none of the source; the preview says so.
 
     Example: offsetkeeper copy orders --store sqlite:///offsets.db --to postgresql://host/shop --execute
     """

@@ -33,6 +33,8 @@ class Having(StrEnum):
 
     NONE = ""
     """None, as far as it is known."""
+    MAYBE = "maybe"
+    """An output may have it that keeps no mark, so that nobody can be asked."""
     SOME = "some"
     ALL = "all"
 
@@ -151,15 +153,16 @@ class Entry:
         actor: host and process that made it.
         reason: why the change was made; may be empty.
         epoch, generation, sequence: values of the ledger after the change.
-        token: token of the batch that was begun, marked, committed, abandoned or settled; its id is
-            `group/token/sequence`.
-        ranges: ranges of the batch that was begun, committed, abandoned or settled.
+        token: token of the batch that was begun, marked, committed, abandoned or settled, or that a rewind dropped
+            and no start can settle; its id is `group/token/sequence`.
+        ranges: ranges of that batch, but for a mark.
         moves: positions set by place and rewind, and by a settle. Those of a commit follow from its ranges and are left
             out.
         counts: the steps of queries with state, by the query's id, also those of a commit.
         cuts: the offset at which the log of a partition was cut before its old position, for the moves that this
             caused; -1 if the offset is unknown. See `Bounds.common`.
-        having: which outputs have the batch that was abandoned or settled. Entries of older releases do not say it.
+        having: which outputs have the batch that was abandoned, settled, or dropped by a rewind. Entries of older
+            releases do not say it.
         forgot: the positions that were taken out of the ledger.
     """
 

@@ -26,7 +26,8 @@ A rewind that moves no partition of the pending batch leaves it pending: the nex
 twice. Otherwise the rewind drops the batch: see `drops`. A dropped batch may still be on its way into outputs that keep
 marks. It stays in the ledger as unsettled, and no batch is begun or committed before the next run has settled it. If
 all outputs turn out to have it, its records count as done in the partitions that no rewind has moved. A rewind that
-takes back all rewinds since the batch makes it pending again, before a run has looked at the outputs.
+takes back all rewinds since the batch makes it pending again, before a run has looked at the outputs. If no output of a
+dropped batch keeps a mark, nobody can be asked: the entry of the rewind has its ranges, and that outputs may have it.
 
 A pair that is not in the table raises an error and changes nothing. The function of each event checks the rest.
 A batch gets the token of the owner that begins it, and keeps it. Each acquire makes a new token, so no two batches have
@@ -396,9 +397,12 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
     outcome = _move(snapshot, event.positions, event.queries)
-    after = outcome.after
-    if snapshot.pending is not None and drops(snapshot.pending, outcome.moves):
+    after, pending = outcome.after, snapshot.pending
+    if pending is not None and drops(pending, outcome.moves):
         after = _dropped(after)
+        if not pending.lands_in:  # no start will settle it
+            having = Having.SOME if pending.written else Having.MAYBE
+            outcome = replace(outcome, ranges=pending.ranges, token=pending.token, having=having)
     named = {*outcome.moves, *event.stays}
     after = replace(after, generation=snapshot.generation + 1, unsettled=_with_moved(after.unsettled, named))
     return replace(outcome, after=_restored(after, outcome) if event.restores else after)

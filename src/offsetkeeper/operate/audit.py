@@ -3,9 +3,9 @@
 In each partition, a commit must start where the commit before it ends. If it does not, the position jumped: by a
 rewind, by a policy at the start of a run, or by an edit from outside of the ledger. A jump is a finding only if offsets
 were left out by it, or committed again: an `undo` leaves none. What outputs have of a batch that was dropped counts
-like a commit. Committed records that an election has cut from the log are a finding of their own. A position in the
-history must still be stored, unless an operator has forgotten it. If it was deleted, the next run sets it again and
-reads from there.
+like a commit. What outputs without a mark may have of it is a finding of its own, and so are committed records that an
+election has cut from the log. A position in the history must still be stored, unless an operator has forgotten it. If
+it was deleted, the next run sets it again and reads from there.
 """
 
 from __future__ import annotations
@@ -68,9 +68,13 @@ class _Known:
         elif entry.having:  # by chapters of that time: a topic may have been made again since
             token, ranges = self.begun
             for chapter, r in ranges if token == entry.token else self.places(entry.ranges):
-                if r.topic_partition in entry.moves:
+                part = Part(r.start, r.end, entry.version, why)
+                if entry.event == "settle" and r.topic_partition in entry.moves:
                     continue  # it counts as done there
-                chapter.have(Part(r.start, r.end, entry.version, why), whole=entry.having is Having.ALL)
+                if entry.having is Having.MAYBE:
+                    chapter.may_have(part)
+                else:
+                    chapter.have(part, whole=entry.having is Having.ALL)
 
 
 class Kind(StrEnum):
@@ -80,6 +84,8 @@ class Kind(StrEnum):
     """Offsets that no batch has committed."""
     OVERLAP = "overlap"
     """Offsets that some output has, or will have, more than once."""
+    MAYBE_TWICE = "maybe twice"
+    """Offsets of a batch that a reset dropped: an output may have them more than once, and keeps no mark to ask."""
     CUT = "cut"
     """Offsets that were committed, and whose records an election has cut from the log. Others may have them now."""
     VANISHED = "vanished"
@@ -284,7 +290,8 @@ def _left(tp: TopicPartition, chapters: list[Chapter], stored: Position | None, 
 def _told(tp: TopicPartition, chapters: list[Chapter]) -> Iterator[Discrepancy]:
     for number, chapter in enumerate(chapters, 1):
         if number < len(chapters):
-            chapter.back = []  # its topic is gone, so nothing of it is committed again
+            chapter.back, chapter.perhaps = [], []  # its topic is gone, so nothing of it is committed again
         yield from (Discrepancy(Kind.GAP, tp, *each) for each in chapter.gaps())
         yield from (Discrepancy(Kind.OVERLAP, tp, *each) for each in chapter.overlaps())
+        yield from (Discrepancy(Kind.MAYBE_TWICE, tp, *each) for each in chapter.doubts())
         yield from (Discrepancy(Kind.CUT, tp, *each) for each in chapter.lost())

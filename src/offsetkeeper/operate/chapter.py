@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from offsetkeeper.core.offsets import Position
+from offsetkeeper.core.offsets import MAX_OFFSET, Position
 
 
 class Part(NamedTuple):
@@ -33,6 +33,8 @@ class Chapter:
         again: offsets that were committed once more, for each time.
         gone: committed offsets of which the log lost the records; others may have come under these offsets since.
         partly: offsets that only some outputs have, and that no batch has committed.
+        perhaps: offsets that outputs without a mark may have, and that no batch has committed since.
+        doubtful: offsets that were committed, and that such outputs may have had by then.
     """
 
     at: Position
@@ -42,6 +44,8 @@ class Chapter:
     again: list[Part] = field(default_factory=list)
     gone: list[Part] = field(default_factory=list)
     partly: list[Part] = field(default_factory=list)
+    perhaps: list[Part] = field(default_factory=list)
+    doubtful: list[Part] = field(default_factory=list)
 
     def jump(self, there: Position, version: int, why: str) -> None:
         """Move the position without a commit."""
@@ -58,15 +62,15 @@ class Chapter:
         """Forget what was there from an offset on: an election has cut the log there."""
         lost = _within(self.done, offset, self.at.offset)
         self.gone += [each._replace(version=version, why=why) for each in lost]
-        self.done, self.skipped, self.back, self.partly = (
-            _within(parts, 0, offset) for parts in (self.done, self.skipped, self.back, self.partly)
+        self.done, self.skipped, self.back, self.partly, self.perhaps = (
+            _within(parts, 0, offset) for parts in (self.done, self.skipped, self.back, self.partly, self.perhaps)
         )
         self.at = self.at._replace(offset=min(offset, self.at.offset))
 
     def commit(self, end: int) -> None:
         """Commit the offsets from the position up to `end`."""
         start, self.at = self.at.offset, self.at._replace(offset=end)
-        rare = self.back or self.skipped or self.partly
+        rare = self.back or self.skipped or self.partly or self.perhaps
         if not rare and self.done and self.done[-1].end == start:  # nearly always
             self.done[-1] = Part(self.done[-1].start, end)
             return
@@ -74,7 +78,15 @@ class Chapter:
         self.back = _without(self.back, start, end)
         self.skipped = _without(self.skipped, start, end)
         self.partly = _without(self.partly, start, end)
+        self.doubtful += _within(self.perhaps, start, end)
+        self.perhaps = _without(self.perhaps, start, end)
         self.done = _joined(self.done + self._new(Part(start, end)))
+
+    def may_have(self, part: Part) -> None:
+        """Note that outputs may have offsets, beside the position: they may come again if they are read again."""
+        known = _within([*self.done, *self.partly, *self.perhaps], part.start, part.end)
+        self.doubtful += [each._replace(version=part.version, why=part.why) for each in known]
+        self.perhaps += _left_of(part, known)
 
     def have(self, part: Part, *, whole: bool) -> None:
         """Note that outputs have offsets, beside the position: they come again if they are read again.
@@ -85,6 +97,8 @@ class Chapter:
         """
         known = _within([*self.done, *self.partly], part.start, part.end)
         self.again += [each._replace(version=part.version, why=part.why) for each in known]
+        self.doubtful += _within(self.perhaps, part.start, part.end)
+        self.perhaps = _without(self.perhaps, part.start, part.end)
         fresh = _left_of(part, known)
         self.back += [here for each in fresh for here in _within([each], self.at.offset, each.end)]
         if whole:
@@ -105,6 +119,10 @@ class Chapter:
     def overlaps(self) -> list[Part]:
         """Return the offsets that were committed more than once, or will be."""
         return _joined([*self.again, *self.back])
+
+    def doubts(self) -> list[Part]:
+        """Return the offsets that outputs may have more than once, or will."""
+        return _joined([*self.doubtful, *_within(self.perhaps, self.at.offset, MAX_OFFSET)])
 
     def _new(self, part: Part) -> list[Part]:
         """Return what no batch has committed of a part."""

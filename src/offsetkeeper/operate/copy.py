@@ -2,7 +2,8 @@
 
 The first change written to the target has the whole state, with the oldest history entry; each later change adds one
 entry. So the positions are complete and correct whenever a copy dies, and the next copy continues after the last entry
-it finds. The copy holds the group in the target until it is done.
+it finds. A target whose history ends within that of the source gets what follows there: it has been copied from, or to,
+and has not changed since. Any other history stays as it is. The copy holds the group in the target until it is done.
 
 The content of the target decides whether it may be written, never its URL: a URL does not distinguish two tables of one
 server, and one place can be spelled in two ways. A ledger at other positions is another ledger; a ledger that was made
@@ -11,6 +12,7 @@ by the same change is the source itself.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,12 +26,14 @@ from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict
 
+log = logging.getLogger(__name__)
 _COPY = "copy"
 _HOLDER = "copy of "
+_NEWEST = 100  # entries: copies that moved nothing may be the newest
 _OWN_HISTORY = (
-    "the target keeps its own history, and gets one entry for the copy: that of the source is not copied. So verify "
-    "finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, from before "
-    "the copy"
+    "the target keeps its own history, which that of the source does not continue, and gets one entry for the copy. So "
+    "verify finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, from "
+    "before the copy"
 )
 
 
@@ -74,7 +78,7 @@ def copy(
     )
     entries = [entry_in_format(entry, format) for entry in _entries(origin, target, history)]
     holder = Owner(f"{_HOLDER}{source.address}", wanted.epoch, _COPY)
-    done = _entries_done(ledger, entries)
+    done = _entries_done(ledger, entries) or len(entries) * bool(ledger.snapshot.version)
     for entry in entries[done:]:
         ledger.record(_change(ledger.snapshot, replace(wanted, owner=holder), entry))
     if not _same(ledger.snapshot, wanted):
@@ -89,18 +93,20 @@ def preview(
     source: Store,
     target: Store,
     *,
+    history: int = 1000,
     force: bool = False,
     overwrite: bool = False,
     format: int = FORMAT,  # noqa: A002 - as in `copy`
     retry_timeout_s: float = 60.0,
 ) -> CopyPlan:
     """Return what `copy` would write; nothing is written. Arguments and errors are those of `copy`."""
-    _, ledger, wanted = _checked(
+    origin, ledger, wanted = _checked(
         group, source, target, retry_timeout_s, force=force, overwrite=overwrite, number=format
     )
     found = ledger.snapshot
     other = bool(found.version) and not _is_copy(found.owner) and not _same(_rows(found, wanted), wanted)
-    return CopyPlan(wanted, found.positions, other)
+    own = other and not _entries_done(ledger, _entries(origin, target, history))
+    return CopyPlan(wanted, found.positions, own)
 
 
 class CopyPlan(NamedTuple):
@@ -109,7 +115,7 @@ class CopyPlan(NamedTuple):
     Attributes:
         wanted: the ledger that the target will hold.
         positions: the positions that the target holds now.
-        keeps_history: whether the target has a ledger already, so that it keeps its own history.
+        keeps_history: whether the target keeps a history of its own, which that of the source does not continue.
     """
 
     wanted: Snapshot
@@ -193,13 +199,17 @@ def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
 
 
 def _entries_done(ledger: Ledger, entries: Sequence[Entry]) -> int:
-    """Return how many entries an interrupted copy has written; all, if the target has another history."""
-    found = ledger.snapshot
-    if not found.version:
+    """Return how many entries of the source the target has, up to its newest one; 0 if that one is not among them."""
+    if not entries or not ledger.snapshot.version:
         return 0
-    newest = ledger.history(1) if entries and _is_copy(found.owner) else ()
+    try:
+        found = ledger.history(_NEWEST)
+    except CorruptStore as error:
+        log.warning("the history of the source does not follow that of the target: %s", error)
+        return 0
+    newest = next((entry for entry in found if entry.event != _COPY or entry.moves), None)
     numbers = {entry.change_id: number for number, entry in enumerate(entries, 1)}
-    return max((numbers.get(entry.change_id, 0) for entry in newest), default=0) or len(entries)
+    return 0 if newest is None else numbers.get(newest.change_id, 0)
 
 
 def _is_copy(owner: Owner | None) -> bool:
@@ -217,7 +227,7 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
     stored = _rows(before, wanted).rows
     moves = {tp: Move(stored.get(tp), at) for tp, at in wanted.positions.items() if stored.get(tp) != at}
     made = replace(entry, version=after.version)
-    if entry.event == _COPY:
+    if not entry.version:  # that of this copy
         made = replace(made, epoch=after.epoch, generation=after.generation, sequence=after.sequence, moves=moves)
     return Change(before, after, moves, made)
 

@@ -110,6 +110,7 @@ def reset_fields(
         "drops": plan.drops and plan.drops._asdict(),
         "keeps": plan.keeps,
         "unsettled": plan.unsettled,
+        "once_more": [[*each] for each in plan.once_more],
         "restores": plan.restores,
         "clusters": [*plan.clusters],
         "queries": {query: count._asdict() for query, count in plan.queries},

@@ -111,7 +111,8 @@ def plan_reset(
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
     bounds = cluster.with_open_transactions(targets, bounds)
-    return make_reset(snapshot, store, targets, bounds, left, gone, **how)
+    plan = make_reset(snapshot, store, targets, bounds, left, gone, **how)
+    return replace(plan, unsettled="", once_more=()) if to == "current" and not plan.steps else plan
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
@@ -129,7 +130,7 @@ def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
 def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, *, force: bool = False) -> Snapshot:
     """Execute a plan if ledger and Kafka have not changed since, and return the ledger after it.
 
-    A plan without moves changes nothing: it fences no owner, drops no batch, and leaves nothing to undo.
+    A plan that changes nothing fences no owner, drops no batch, and leaves nothing to undo.
 
     Raises:
         Stale: see `check_reset`; nothing was moved.

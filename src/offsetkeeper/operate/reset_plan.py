@@ -153,7 +153,8 @@ class ResetPlan:
         drops: the pending batch, if the reset drops it.
         keeps: id of the pending batch, if it stays pending; else empty.
         unsettled: id of a batch that an earlier reset dropped and no run has settled since; else empty.
-        restores: the same, if this takes back all that dropped it: then the batch is pending again.
+        once_more: the ranges of that batch that are read again, also if all outputs turn out to have them; sorted.
+        restores: its id, if this takes back all that dropped it: then the batch is pending again.
         clipped: requested offsets that Kafka does not hold, sorted; the nearest offset is used instead.
         clusters: ids of the Kafka cluster that positions are of, and of the one that the reset moves them to; empty if
             they stay in theirs.
@@ -175,11 +176,12 @@ class ResetPlan:
     clusters: tuple[str, ...] = ()
     queries: tuple[tuple[str, Count], ...] = ()
     restores: str = ""
+    once_more: tuple[OffsetRange, ...] = ()
 
     @property
     def moves(self) -> bool:
-        """Whether the reset changes anything."""
-        return bool(self.steps or self.queries)
+        """Whether the reset changes anything, if only what becomes of a batch that an earlier reset dropped."""
+        return bool(self.steps or self.queries or self.unsettled or self.restores)
 
     @property
     def numbers(self) -> Queries:
@@ -245,6 +247,11 @@ class ResetPlan:
                 f"batch {self.unsettled} was dropped by an earlier reset: the next start asks its outputs whether they "
                 "have it; what they have and is read again comes twice"
             )
+            if self.once_more:
+                notes.append(
+                    "of that batch these records are read again, also if all outputs have them: "
+                    + listed(self.once_more, ", ")
+                )
         return notes
 
     @property
@@ -314,6 +321,7 @@ class ResetPlan:
             "keeps": self.keeps,
             "unsettled": self.unsettled,
             "restores": self.restores,
+            "once_more": self.once_more,
             "clusters": [*self.clusters],
             "queries": [[query, *count] for query, count in self.queries],
             "clipped": [[*tp, offset] for tp, offset in self.clipped],
@@ -376,6 +384,7 @@ def make_reset(
     counts = [(query, Count(counted[query], to)) for query, to in sorted(numbers.items()) if counted[query] != to]
     pending = snapshot.pending if steps or counts else None
     dropped = pending if pending is not None and drops(pending, moved) else None
+    unsettled = snapshot.unsettled if steps or counts or _counts_no_more(snapshot, dict(stays)) else None
     return ResetPlan(
         snapshot.group,
         store,
@@ -388,10 +397,26 @@ def make_reset(
         None if dropped is None else Dropped.of(dropped, positions, news, away | older),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
-        snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",
+        "" if unsettled is None else unsettled.id,
         next(iter(_clusters(snapshot.positions, moved)), ()),
         tuple(counts),
+        once_more=() if unsettled is None else _read_again(unsettled.ranges, news, away | older),
     )
+
+
+def _counts_no_more(snapshot: Snapshot, stays: Mapping[TopicPartition, int]) -> bool:
+    """Whether a dropped batch counts no more in one of these partitions, which a reset names and which stay."""
+    unmoved = () if snapshot.unsettled is None else snapshot.unsettled.unmoved
+    return any(stays.get(r.topic_partition) == r.start for r in unmoved)
+
+
+def _read_again(
+    ranges: Iterable[OffsetRange], news: Positions, others: Collection[TopicPartition]
+) -> tuple[OffsetRange, ...]:
+    """Return what is read again of ranges in partitions that a reset names."""
+    named = [r for r in ranges if r.topic_partition in news and r.topic_partition not in others]
+    starts = {r: max(r.start, news[r.topic_partition].offset) for r in named}
+    return tuple(r._replace(start=start) for r, start in starts.items() if start < r.end)
 
 
 def restoring(plan: ResetPlan, snapshot: Snapshot, entries: Iterable[Entry], version: int) -> ResetPlan:
@@ -413,7 +438,7 @@ def restoring(plan: ResetPlan, snapshot: Snapshot, entries: Iterable[Entry], ver
     newest = next((entry for entry in known if entry.version <= version and entry.event in _DECIDING), None)
     began = newest is not None and (newest.event, newest.token) == ("begin", batch.token)
     only = all(entry.event == "rewind" for entry in known if entry.version > version)  # no run has looked since
-    return replace(plan, restores=batch.id, unsettled="") if stands and began and only else plan
+    return replace(plan, restores=batch.id, unsettled="", once_more=()) if stands and began and only else plan
 
 
 def _is_older(at: Position, new: Position | None) -> bool:
@@ -617,6 +642,7 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         tuple(map(str, raw["clusters"])),
         tuple((check_query(query), Count(before, check_offset(to))) for query, before, to in raw["queries"]),
         str(raw["restores"]),
+        tuple(OffsetRange(*each) for each in raw["once_more"]),
     )
 
 

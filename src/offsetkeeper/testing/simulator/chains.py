@@ -171,10 +171,10 @@ def _rewind_by(world: World, step: Step) -> ResetPlan:
 
 
 def _copy(world: World, _: Step) -> None:
-    """Copy the group to the other store, once, and go on there."""
-    if world.store is world.origin:
-        copy(GROUP, world.store, world.copy, force=True, history=1000)
-        world.store = world.copy
+    """Copy the group to the other store, or back over the first one, and go on there."""
+    there = world.copy if world.store is world.origin else world.origin
+    copy(GROUP, world.store, there, force=True, overwrite=there is world.origin or bool(there.state.entry))
+    world.store = there
 
 
 ACTS: Mapping[str, Callable[[World, Step], ResetPlan | None]] = MappingProxyType(

@@ -38,11 +38,13 @@ class Act(NamedTuple):
     Attributes:
         promised: of the records of partitions that it moves, as far as the preview says anything of them.
         may_be_there: records of a batch that it drops: no preview can know whether outputs have them.
+        restored: records of a batch that it makes pending again: they come into outputs that do not have them.
         rows: of each output, how often it has each record.
     """
 
     promised: Mapping[Record, Promise]
     may_be_there: frozenset[Record]
+    restored: frozenset[Record]
     rows: Mapping[str, Counter[Record]]
 
 
@@ -79,9 +81,13 @@ class Previews:
             may = (*plan.drops.again, *plan.drops.stays)
             at, again = self._world.store.state.snapshot.positions, set(_records(may, before))
             ids = {topic.topic_id for place in self._places for topic in place.topics.values()}
-            if again != {r for r in there if r[1] in ids and _comes(r, at)}:
+            here = self._world.cluster.place.cluster_id
+            away = {tp for tp in at if at[tp].cluster_id != here}  # nobody can see whether topics there were made again
+            if again != {r for r in there if (r[1] in ids or TopicPartition(r[0], r[2]) in away) and _comes(r, at)}:
                 self._broken(f"of {sorted(there)} comes again, as the preview says: {sorted(again)}")
-        act = Act(promised, there, {name: self._rows(name) for name in self._world.scenario.every_output})
+        batch = before.unsettled if plan.restores else None
+        restored = frozenset(_records(batch.ranges, self._world.store.state.snapshot) if batch is not None else ())
+        act = Act(promised, there, restored, {name: self._rows(name) for name in self._world.scenario.every_output})
         self._acts.append(act)
         if self._world.scenario.history >= _WHOLE:
             self._check_truth(act)
@@ -101,6 +107,7 @@ class Previews:
         """Hold all acts against the rows, after a run has caught up."""
         world, unknown = self._world, self._unknown()
         there = world.cluster.records()
+        restored = {record for each in self._acts for record in each.restored}
         for name in world.scenario.every_output:
             rows = self._rows(name)
             for record in sorted({*there, *rows}):
@@ -110,7 +117,7 @@ class Previews:
                 last = self._last(record)
                 if (last.promised[record] in coming) if last else record not in unknown:
                     before = last.rows[name][record] if last else 0
-                    if rows[record] <= before:
+                    if rows[record] <= before and not (before and record in restored):
                         self._broken(f"{record} is to come, and has not: {name!r} has it {before} times, as before")
         if world.scenario.history >= _WHOLE:
             self._check_findings()
@@ -154,7 +161,13 @@ class Previews:
         for topic, _, partition, offset in self._unknown():  # nobody knows whether they were read elsewhere before
             del told[Kind.OVERLAP][topic, partition, offset], overlaps[topic, partition, offset]
         asked = world.scenario.marked  # the ledger knows what they have
-        for topic, _, partition, offset in () if asked else self._doubtful():
+        doubtful = set() if asked else {(r[0], r[2], r[3]) for r in self._doubtful()}
+        if others := told[Kind.MAYBE_TWICE].keys() - doubtful:
+            self._broken(f"verify says of {sorted(others)} that they may be there twice; no batch of them was dropped")
+        for topic, partition, offset in doubtful:
+            where = (topic, partition, offset)
+            if once and overlaps[where] > told[Kind.OVERLAP][where] + told[Kind.MAYBE_TWICE][where]:
+                self._broken(f"verify does not say that {where} may be there {overlaps[where] + 1} times")
             for found in (*told.values(), gaps, overlaps):
                 del found[topic, partition, offset]
         if once and told[Kind.OVERLAP] != overlaps:

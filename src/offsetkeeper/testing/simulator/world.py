@@ -135,7 +135,7 @@ class World:
         self.scenario = scenario
         self.schedule = Schedule(pick, Budget(preemptions, faults))
         self.promises = Promises(self)
-        self.store = ModelStore(self.schedule, GROUP, self.promises.applied, scenario.history)
+        self.store = ModelStore(self.schedule, GROUP, self._applied_to_origin, scenario.history)
         self.copy = ModelStore(self.schedule, GROUP, self._applied_to_copy, address="model://copy")
         self.origin, self.copied = self.store, False
         self.cluster = ModelCluster(self.schedule, ModelPlace(FIRST, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])}))
@@ -299,6 +299,10 @@ class World:
     def _new_checkpoint(self, number: int) -> ModelCheckpoint:
         query_id = f"00000000-0000-0000-0000-{number:012}"
         return ModelCheckpoint(self.schedule, query_id, slow=self.scenario.slow_looks)
+
+    def _applied_to_origin(self, change: Change, owner_id: str) -> None:
+        if self.store is self.origin:  # else it is copied back
+            self.promises.applied(change, owner_id)
 
     def _applied_to_copy(self, change: Change, owner_id: str) -> None:
         if self.schedule.undisturbed or self.store is self.copy:
