@@ -189,6 +189,16 @@ def test_names_that_differ_by_case_alone_are_refused(write: Write, spark: SparkS
         spark.conf.unset("spark.sql.caseSensitive")
 
 
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+@pytest.mark.parametrize(
+    "frame", ["1 as a, 2 as a", "struct(1 as a, 2 as a) as s", "array(map('x', struct(1 as a, 2 as a))) as s"]
+)
+def test_a_name_that_is_there_twice_is_refused(write: Write, kind: str, frame: str) -> None:
+    """As in struct("*") after a join. JSON was written with both, of which its readers find one."""
+    with pytest.raises(SinkMismatch, match=r"(the|column s of the) frame has the names a and a"):
+        write(1, f"select {frame}", format=kind)
+
+
 def test_a_session_that_cuts_times_is_refused(folder: Path, write: Write, spark: SparkSession) -> None:
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
     try:

@@ -53,6 +53,7 @@ NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', d
         ("varchar(3)[]", "array('abc', 'äöüß')", "'äöüß' is longer than 3 characters"),
         ("char(3)", "'ab '", "ends with a blank"),
         ("bit(3)", "'1011'", "is not 3 digits 0 or 1"),
+        ("macaddr8", "'08:00:2b:01:02:03'", "is not an address of 8 bytes"),
         ("smallint", "40000", "40000 is more than 32767"),
         ("numeric(4,2)", "123.45BD", "123.45 is more than 99.99"),
         ("numeric(3,0)", "-1000", "-1000 is less than -999"),
@@ -87,11 +88,13 @@ def test_a_value_that_its_column_does_not_keep_is_refused_by_the_name_of_the_col
         ("interval(0)", "'1 s'"),
         ("interval day", "'1 day 05:00'"),
         ("tsvector", "'a:20000'"),
+        ("seg", "'1.23456789'"),
     ],
 )
 def test_a_column_that_rounds_is_refused_before_a_task_runs(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, declared: str, value: str
 ) -> None:
+    connection.execute(b"create extension if not exists seg")
     connection.execute(f"create table shop (id int, kept {declared})".encode())
     with pytest.raises(SinkMismatch, match=r"column kept: .* would be (rounded|cut)"):
         Table(database, "shop").rows.write(spark.sql(f"select 1 as id, {value} as kept"), batch)

@@ -182,3 +182,19 @@ def test_a_collation_that_only_the_users_program_has_is_refused(
         Table(url, "stock", same_keys="as the column", **UPSERT).rows.write(
             spark.sql("select 'tea' as item, 1 as n"), BATCH
         )
+
+
+@pytest.mark.parametrize("words", [{}, UPSERT])
+def test_a_text_that_a_file_in_utf_16_would_change_is_refused(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, words: dict[str, Any]
+) -> None:
+    """SQLite changes U+FFFE and U+FFFF to U+FFFD there, so three keys became one."""
+    shop.execute("pragma encoding = 'UTF-16'")
+    shop.execute("create table orders (item text primary key, n int)")
+    frame = spark.sql(r"select * from values ('\ufffe', 1), ('\ufffd', 2), ('\uffff', 3) as (item, n)")
+    with pytest.raises(RowMismatch, match=r"column item: .* U\+FFFE or U\+FFFF.* UTF-16"):
+        Table(url, "orders", **words).rows.write(frame, BATCH)
+    assert shop.execute("select count(*) from orders").fetchall() == [(0,)]
+    others = spark.sql(r"select * from values ('\ufffd', 1), ('\ufeffa', 2), ('\ud83d\ude00', 3) as (item, n)")
+    Table(url, "orders", **words).rows.write(others, BATCH)
+    assert shop.execute("select item from orders order by n").fetchall() == [("\ufffd",), ("\ufeffa",), ("😀",)]

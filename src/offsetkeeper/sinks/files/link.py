@@ -93,7 +93,7 @@ def columns_of(fields: Sequence[StructField], layout: Layout) -> dict[str, str]:
         raise SinkMismatch(f"the frame has a column {taken[0]!r}, but the batches' folders use this name: rename it")
     for field in fields:
         _check_kept(field.name, field.dataType, layout)
-    alike = _alike(columns)
+    alike = _alike(field.name for field in fields)
     if alike:
         raise SinkMismatch(f"the frame has {alike}: rename one")
     missing = [name for name in layout.partition_by if name not in columns]
@@ -136,11 +136,12 @@ def _check_kept(name: str, kind: Any, layout: Layout) -> None:
 
 
 def _alike(names: Iterable[str]) -> str:
-    """Return which two names differ by case alone, for a message; readers do not tell them apart."""
+    """Return which two names are the same, or differ by case alone, for a message; readers do not tell them apart."""
     seen: dict[str, str] = {}
     for name in names:
-        if seen.setdefault(name.lower(), name) != name:
+        if name.lower() in seen:
             return f"the names {seen[name.lower()]} and {name}, which most readers do not tell apart"
+        seen[name.lower()] = name
     return ""
 
 

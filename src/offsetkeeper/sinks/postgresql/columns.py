@@ -117,7 +117,7 @@ _WIRES: Mapping[str, _Wire] = {
 }
 # Categories that PostgreSQL reads from text: enums, networks, geometry, bit strings, ranges, json, uuid and others.
 _FROM_TEXT = frozenset("EIGVRU")
-_NOT_FROM_TEXT = frozenset({"bytea"})
+_NOT_FROM_TEXT = frozenset({"bytea", "seg"})
 _RANGE = "R"
 _RANGES = frozenset(
     f"{of}{kind}" for of in ("int4", "int8", "num", "ts", "tstz", "date") for kind in ("range", "multirange")
@@ -146,6 +146,10 @@ def _ranges(value: str) -> str:
 
 
 _OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
+    "macaddr8": {
+        "form": r"([0-9a-fA-F]{2}[:.-]?){7}[0-9a-fA-F]{2}",
+        "remedy": "is not an address of 8 bytes: PostgreSQL would make 8 of 6",
+    },
     "tstzrange": {"form": _range(_WALL + _OFFSET), "remedy": "is not a range like [2024-07-01 12:00+00,)"},
     "tstzmultirange": {"form": _ranges(_WALL + _OFFSET), "remedy": "is not ranges like {[2024-07-01 12:00+00,)}"},
     "tsrange": {"form": _range(_WALL), "remedy": "is not a range like [2024-07-01 12:00,), without a zone"},
@@ -181,6 +185,7 @@ _REMEDIES = {
     ("double", "numeric"): "would be rounded: cast to decimal",
     ("float", "numeric"): "would be rounded: cast to decimal",
     ("double", "float4"): "would be rounded: cast to float",
+    ("string", "seg"): "would be rounded to 6 digits: make the column text",
 }
 
 

@@ -20,7 +20,7 @@ from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsEr
 from offsetkeeper.sinks.limits import Limits, no_value
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
-from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, key_number, limits, misfit, shipped
+from offsetkeeper.sinks.sqlite.columns import SQLiteColumn, affinity, converter, limits, misfit, shipped
 from offsetkeeper.sinks.sqlite.dialect import DIALECT, TIMEOUT_S
 from offsetkeeper.sinks.staging import check_inserted
 from offsetkeeper.sinks.table import (
@@ -137,11 +137,10 @@ class SQLiteTable:
         return columns, indexes[0] | dict(merging)
 
     def _stage(self, frame: DataFrame, fields: Sequence[StructField], kept: Sequence[Limits]) -> _Staging:
-        kinds = [(place, field.name, field.dataType.typeName()) for place, field in enumerate(fields)]
         convert = [
-            (place, name, CONVERTERS[kind] if kept[place].negative_zero else key_number)
-            for place, name, kind in kinds
-            if kind in CONVERTERS
+            (place, field.name, function)
+            for place, (field, each) in enumerate(zip(fields, kept, strict=True))
+            if (function := converter(field.dataType.typeName(), each)) is not None
         ]
         rows = _fetch(frame.select(*(shipped(field).alias(_staged(place)) for place, field in enumerate(fields))))
         try:
@@ -178,9 +177,10 @@ class SQLiteTable:
                 f"{self._address}: {table} is a virtual table, which may change values, as rtree rounds numbers: write "
                 "into an ordinary table, and fill this one from it by a trigger"
             )
+        [(encoding,)] = connection.execute("PRAGMA encoding")
         strict = sqlite3.sqlite_version_info >= _STRICT_SINCE and connection.execute(_STRICT, [table]).fetchone()[0]
         return [
-            SQLiteColumn(name, kind, bool(r), bool(g), bool(n), affinity(kind, strict=bool(strict)))
+            SQLiteColumn(name, kind, bool(r), bool(g), bool(n), affinity(kind, strict=bool(strict)), encoding)
             for name, kind, r, g, n in connection.execute(_COLUMNS, [table])
         ]
 

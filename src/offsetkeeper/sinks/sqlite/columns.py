@@ -6,9 +6,11 @@ A column's affinity decides how SQLite converts a value: https://www.sqlite.org/
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.sinks.limits import Limits
@@ -28,6 +30,10 @@ _AFFINITIES = (
     ("TEXT", ("CHAR", "CLOB", "TEXT")),
     ("BLOB", ("BLOB",)),
     ("REAL", ("REAL", "FLOA", "DOUB")),
+)
+_NOT_IN_UTF_16 = (
+    "has a text with U+FFFE or U+FFFF, and in a file in UTF-16 SQLite changes both to U+FFFD: replace them in the "
+    "frame, or use a file in UTF-8"
 )
 _NUMBERS = frozenset({"INTEGER", "NUMERIC", "BLOB"})
 _TIMES = frozenset({"TEXT", "NUMERIC", "BLOB"})
@@ -51,9 +57,15 @@ _FITS: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class SQLiteColumn(Column):
-    """One column of a table in SQLite, with the affinity of its type."""
+    """One column of a table in SQLite.
+
+    Attributes:
+        affinity: of its type.
+        encoding: of the file, as SQLite names it.
+    """
 
     affinity: str
+    encoding: str = "UTF-8"
 
 
 def affinity(declared: str, *, strict: bool = False) -> str:
@@ -76,9 +88,12 @@ def misfit(data_type: DataType, column: SQLiteColumn) -> str:
     return f"does not fit: SQLite stores {column.affinity} there; cast in the frame"
 
 
-def limits(data_type: DataType, column: SQLiteColumn) -> Limits:  # noqa: ARG001 - of all sinks the same
-    """Return what values of a Spark type must be: a column without a type's limits has only its nullability."""
-    return Limits(column.name, column.type, column.nullable)
+def limits(data_type: DataType, column: SQLiteColumn) -> Limits:
+    """Return what values of a Spark type must be, so that a column that fits the type keeps them unchanged."""
+    found = Limits(column.name, column.type, column.nullable)
+    if data_type.typeName() == "string" and column.encoding.startswith("UTF-16"):
+        return found._replace(bars="[\ufffe\uffff]", remedy=_NOT_IN_UTF_16)
+    return found
 
 
 def shipped(field: StructField) -> SparkColumn:
@@ -103,6 +118,13 @@ def _text(value: bytearray) -> str:
         ) from error
 
 
+def _allowed_text(limits: Limits, value: bytearray) -> str:
+    text = _text(value)
+    if re.search(limits.bars, text):
+        raise ValueError(limits.remedy)
+    return text
+
+
 def _timestamp(microseconds: int) -> str:
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(" ")
 
@@ -117,18 +139,13 @@ def _number(value: float) -> float:
     return value
 
 
-def key_number(value: float) -> float:
-    """Return a number for a key.
-
-    Raises:
-        ValueError: SQLite would store another value, or take it for the same key as another one.
-    """
+def _key_number(value: float) -> float:
     if value == 0 and math.copysign(1, value) < 0:
         raise ValueError("-0.0 is a key equal to 0.0 there: add 0.0 to it in the frame")
     return _number(value)
 
 
-CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "string": _text,
     "timestamp": _timestamp,
     "decimal": _decimal,
@@ -136,3 +153,13 @@ CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "double": _number,
     "binary": bytes,
 }
+
+
+def converter(kind: str, limits: Limits) -> Callable[[Any], Any] | None:
+    """Return the function that makes a value of a Spark type one for SQLite; None if it is one already.
+
+    The function raises ValueError if SQLite would store another value, or take it for the same key as another one.
+    """
+    if not limits.negative_zero:
+        return _key_number
+    return partial(_allowed_text, limits) if limits.bars else _CONVERTERS.get(kind)
