@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -219,6 +220,105 @@ def test_after_rows_of_postgresql_that_cannot_be_read_a_change_may_be_made() -> 
         store.apply(CHANGE)
 
 
+class Kept(deque[Any]):
+    """The connections of a pool; it counts those that were ever given back."""
+
+    given = 0
+
+    def append(self, each: Any) -> None:
+        """Count, and keep."""
+        self.given += 1
+        super().append(each)
+
+
+def kept_by(store: Any) -> Kept:
+    """Return the connections that a store keeps from now on."""
+    store._connections._idle = Kept()
+    return store._connections._idle  # type: ignore[no-any-return]
+
+
+def test_a_connection_of_postgresql_with_the_answer_of_another_statement_is_lent_to_nobody() -> None:
+    with postgresql(control=[(b"x",)]) as store:
+        kept = kept_by(store)
+        with pytest.raises(StoreUnavailable, match="no sense"):
+            store.load("g")
+        assert kept.given == 0
+
+
+@pytest.mark.parametrize("row", [[], [(b"x", b"y")], [(b"2",)], [(b"0", b"on")]])
+def test_a_change_of_postgresql_is_made_only_if_its_own_answer_says_so(row: list[tuple[bytes, ...]]) -> None:
+    with postgresql(moved=row) as store, pytest.raises(OutcomeUnknown, match="no sense"):
+        store.apply(CHANGE)
+
+
+_FLAGS = 0x0FFFFF & ~0x820  # neither TLS nor compression
+GREETING = b"".join(
+    [
+        *(b"\x0a8.0.0\0", bytes(4), b"12345678\0", (_FLAGS & 0xFFFF).to_bytes(2, "little"), b"\x2d\2\0"),
+        *((_FLAGS >> 16).to_bytes(2, "little"), b"\x15", bytes(10), b"123456789012\0mysql_native_password\0"),
+    ]
+)
+
+
+def numbered(*packets: bytes) -> bytes:
+    """Return packets of MySQL, the answer to one request."""
+    return b"".join(len(each).to_bytes(3, "little") + bytes([n]) + each for n, each in enumerate(packets, 1))
+
+
+def column(name: bytes) -> bytes:
+    """Return the description of a column of texts."""
+    words = [b"def", b"", b"", b"", name, name]
+    return b"".join(bytes([len(each)]) + each for each in words) + b"\x0c\x2d\0\xff\0\0\0\xfd\0\0\0\0\0"
+
+
+class Telling(Listener):
+    """A MySQL that lets everybody in, and answers requests that have a word in them.
+
+    Args:
+        answers: packets by word; another request is answered as done, each of its statements.
+    """
+
+    def __init__(self, answers: dict[bytes, list[bytes]]) -> None:
+        super().__init__(b"", more=False)
+        self._answers = answers
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, client.makefile("rb") as file, contextlib.suppress(OSError):
+            client.sendall(len(GREETING).to_bytes(3, "little") + b"\0" + GREETING)
+            self._heard(file)
+            client.sendall(b"\7\0\0\2\0\0\0\2\0\0\0")
+            while said := self._heard(file):
+                done = [b"\0\0\0\x0a\0\0\0"] * said.count(b";") + [b"\0\0\0\2\0\0\0"]
+                client.sendall(numbered(*next((told for word, told in self._answers.items() if word in said), done)))
+
+    def _heard(self, file: Any) -> bytes:
+        return bytes(file.read(int.from_bytes(file.read(4)[:3], "little")))
+
+
+END = b"\xfe\0\0\2\0"
+NUMBER = column(b"n").replace(b"\xfd", b"\x08")  # an integer
+PACKET = [b"\1", NUMBER, END, b"\x071048576", END]
+FIRST = [b"\1", NUMBER, END, b"\x010", b"\xfe\0\0\x0a\0"]  # read_only, and another answer follows
+OTHER = {
+    "three columns": [*FIRST, b"\3", *map(column, (b"a", b"b", b"c")), END, b"\1a\1b\1c", END],
+    "cut": [*FIRST, b"\xfc"],
+    "too few": [*FIRST[:-1], END],
+    "cut row": [*FIRST, b"\2", column(b"a"), column(b"b"), END, b"\xfc\1", END],
+}
+
+
+@pytest.mark.parametrize("answer", OTHER)
+def test_a_connection_of_mysql_with_an_answer_that_cannot_be_read_is_lent_to_nobody(answer: str) -> None:
+    with Telling({b"@@max_allowed_packet": PACKET, b"@@global.read_only": OTHER[answer]}) as server:
+        store: Any = open_store(f"mysql://u:p@127.0.0.1:{server.port}/shop?timeout=2")
+        store._ready = True  # the server has no tables that could be looked at
+        kept = kept_by(store)
+        with pytest.raises(StoreUnavailable, match="no sense"):
+            store.history("g")
+        assert kept.given == 0
+        store.close()
+
+
 class MySQL(Listener):
     """A MySQL that lets everybody in, and answers statements with the same packet.
 
@@ -231,12 +331,9 @@ class MySQL(Listener):
         self.heard: list[bytes] = []
 
     def _serve(self, client: socket.socket) -> None:
-        flags = 0x0FFFFF & ~0x820  # neither TLS nor compression
-        greeting = b"\x0a8.0.0\0" + bytes(4) + b"12345678\0" + (flags & 0xFFFF).to_bytes(2, "little") + b"\x2d\2\0"
-        greeting += (flags >> 16).to_bytes(2, "little") + b"\x15" + bytes(10) + b"123456789012\0mysql_native_password\0"
         ok = b"\0\0\0\2\0\0\0"
         with client, contextlib.suppress(OSError):
-            for number, packet in enumerate([greeting, ok, ok, self._answer]):  # after SET NAMES
+            for number, packet in enumerate([GREETING, ok, ok, self._answer]):  # after SET NAMES
                 if number:
                     client.recv(1 << 16)
                 client.sendall(len(packet).to_bytes(3, "little") + bytes([(0, 2, 1, 1)[number]]) + packet)

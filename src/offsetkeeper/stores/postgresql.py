@@ -39,7 +39,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
-from offsetkeeper.stores.tables import TableStore, name_tables, table_names
+from offsetkeeper.stores.tables import TableStore, name_tables, of_columns, table_names
 
 log = logging.getLogger("offsetkeeper")
 _OWN = ("schema", "table", "history", "timeout")
@@ -258,7 +258,9 @@ class PostgreSQLStore(TableStore):
         with self._connections.request(connection, lost):
             try:
                 statement = _APPLY.replace("{step}", step).replace("{durable}", _DURABLE)
-                self._run(connection, statement, self._parameters(change))
+                [(done, _)] = self._run(connection, statement, self._parameters(change))
+                if done != 1:
+                    raise ValueError("the row of another statement")
             except (psycopg.errors.DivisionByZero, psycopg.errors.UniqueViolation) as error:
                 raise self._refused(change, _OTHER_WRITER) from error
 
@@ -295,9 +297,9 @@ class PostgreSQLStore(TableStore):
             "topic_ids": _texts(m.after.topic_id for m in moves.values()),
         }
 
-    def _read(self, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
+    def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):
-            return self._run(connection, statement.replace("?", "%s"), parameters)
+            return of_columns(columns, self._run(connection, statement.replace("?", "%s"), parameters))
 
     def _look_hidden(self, group: str) -> None:
         """Say that missing positions may be hidden: that is no reason to refuse, as a policy may let them through."""
