@@ -12,16 +12,21 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from Hbase_thrift import ColumnDescriptor, Hbase, IOError, TCell, TRowResult  # noqa: A004 - its own name
 from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TBufferedTransport, TSocket
 
-from offsetkeeper.errors import CorruptStore, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.core.tls import Tls
+from offsetkeeper.errors import CorruptStore, OutcomeUnknown, Refused, SinkError, StoreUnavailable
+from offsetkeeper.sinks.mysql.task import insert_rows
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore, connections
 from offsetkeeper.stores.hbase.tables import DOCUMENT, HISTORY, LEDGER, OFFSETS
+from offsetkeeper.stores.mysql import read_url
+from offsetkeeper.stores.mysql_tls import connectable
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.stores.zookeeper.nodes import load_row
 from stores.test_foreign_answers import CHANGE, Listener, http, little
@@ -351,6 +356,52 @@ def test_a_mysql_that_asks_for_a_file_gets_none(answer: bytes) -> None:
         assert ("file" in str(told.value)) == answer.startswith(b"\xfb")
         store.close()
     assert b"root" not in b"".join(server.heard)
+
+
+class Asking(Listener):
+    """A MySQL that asks for the password in clear.
+
+    Attributes:
+        heard: what the client said.
+    """
+
+    def __init__(self, way: bytes) -> None:
+        super().__init__(b"\xfe" + way, more=False)
+        self.heard = b""
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.sendall(len(GREETING).to_bytes(3, "little") + b"\0" + GREETING)
+            self.heard += client.recv(1 << 16)
+            client.sendall(len(self._answer).to_bytes(3, "little") + b"\2" + self._answer)
+            while more := client.recv(1 << 16):
+                self.heard += more
+
+
+@pytest.mark.parametrize("way", [b"mysql_clear_password\0", b"dialog\0\4Password: "])
+@pytest.mark.parametrize("settings", ["", "&ssl_disabled=true"])
+def test_a_mysql_whose_certificate_is_not_checked_gets_no_password_in_clear(way: bytes, settings: str) -> None:
+    with Asking(way) as server:
+        url = f"mysql://u:geheim@127.0.0.1:{server.port}/shop?timeout=2{settings}"
+        store = open_store(url)
+        with pytest.raises(Refused) as told:
+            store.load("g")
+        store.close()
+        if not settings:
+            rows = insert_rows(read_url(url)[1], "mysql://there", "t", [], iter([pa.record_batch({"n": [1]})]))
+            with pytest.raises(SinkError, match="asks for the password in clear"):
+                list(rows)
+    assert "nothing was written: the server asks for the password in clear" in str(told.value)
+    assert b"geheim" not in server.heard
+    assert server.heard
+
+
+def test_a_mysql_that_is_known_may_ask_for_the_password_in_clear() -> None:
+    """By its certificate, or because it is on this machine's own socket."""
+    assert "auth_plugin_map" in connectable({"tls": None})
+    assert "auth_plugin_map" in connectable({"tls": Tls("ssl_ca", verify=False, identity=False)})
+    assert "auth_plugin_map" not in connectable({"tls": Tls("ssl_ca")})
+    assert "auth_plugin_map" not in connectable({"tls": None, "unix_socket": "/run/mysqld.sock"})
 
 
 class Web(Listener):

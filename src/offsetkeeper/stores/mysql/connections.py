@@ -14,7 +14,7 @@ from pymysql.cursors import Cursor
 from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores import base
-from offsetkeeper.stores.mysql_tls import connectable, objection
+from offsetkeeper.stores.mysql_tls import IN_CLEAR, connectable, objection
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 from offsetkeeper.stores.tls import NAMES, SWITCHES, read_tls
 
@@ -237,6 +237,8 @@ class Connections(Pool[Connection]):
 
     def _unconnected(self, error: pymysql.Error) -> OffsetkeeperError:
         code = code_of(error)
+        if IN_CLEAR in error.args:
+            return Refused(f"{self._address}: nothing was written: {IN_CLEAR}")
         if "CERTIFICATE" in str(error) and (why := objection(self._library)):
             return Refused(f"{self._address}: nothing was written: {why}")
         ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # no TLS, or an unknown authentication method
