@@ -19,8 +19,10 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TBufferedTransport, TSocket
 
+from offsetkeeper.checkpoint.hdfs import open_hdfs
+from offsetkeeper.checkpoint.s3 import open_s3
 from offsetkeeper.core.tls import Tls
-from offsetkeeper.errors import CorruptStore, OutcomeUnknown, Refused, SinkError, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
 from offsetkeeper.sinks.mysql.task import insert_rows
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore, connections
@@ -526,3 +528,45 @@ def test_a_node_of_zookeeper_without_data_is_damaged() -> None:
         store.close()
     with pytest.raises(CorruptStore, match="here"):
         load_row("/consumers/g/offsets/a/0", None, "here")
+
+
+def test_a_mistake_of_our_own_is_not_taken_for_an_odd_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object) -> None:
+        raise LookupError("ours")
+
+    monkeypatch.setattr("offsetkeeper.stores.zookeeper.store.load_document", wrong)
+    with ZooKeeper({GET: [b"\0\0\0\2{}" + bytes(68)]}) as server:
+        store = ZooKeeperStore(f"zookeeper://127.0.0.1:{server.port}?timeout=5")
+        with pytest.raises(LookupError, match="ours"):
+            store.load("g")
+        store.close()
+
+
+@pytest.mark.parametrize("renamed", [b'{"boolean": false}', b'{"boolean": 1}'])
+def test_a_file_of_a_checkpoint_that_was_not_renamed_was_not_written(renamed: bytes) -> None:
+    """HttpFS knows no `renameoptions`, and renames over no file."""
+    there = http(b"", "a/b", "307 Temporary Redirect", "Location: http://127.0.0.1:PORT/webhdfs/v1/x?op=WRITE")
+    answers = {
+        "DELETE DELETE": [TRUE],
+        "PUT CREATE": [there],
+        "PUT WRITE": [http(b"", "a/b", "201 Created")],
+        "PUT RENAME": [http(renamed)],
+    }
+    told = renamed.endswith(b"false}")
+    with Web(answers) as server:
+        files = open_hdfs(f"webhdfs://u@127.0.0.1:{server.port}/checkpoint?timeout=5")
+        with pytest.raises(Refused if told else StoreUnavailable, match="HttpFS" if told else "not that of WebHDFS"):
+            files.write("offsets/1", b"x")
+        if told:
+            assert files.create("offsets/1", b"x") is False
+        files.close()
+
+
+def test_an_object_of_s3_is_not_read_past_the_size_it_tells() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: x\r\nTransfer-Encoding: chunked\r\n\r\n7fffffff\r\n"
+    with Listener(head, more=True) as server, little():
+        url = f"s3://key:secret@bucket/x?endpoint_url=http://127.0.0.1:{server.port}&region=us-east-1&timeout=5"
+        files = open_s3(url)
+        with pytest.raises(OffsetkeeperError, match="bucket"):
+            files.read("offsets/1")
+        files.close()

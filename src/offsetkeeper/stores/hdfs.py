@@ -111,14 +111,11 @@ class _Folder:
         temporary, path = self._path(_TEMPORARY, environment.token()), self._path(folder, name)
         self._client.call("PUT", temporary, "CREATE", content=content, overwrite="false")
         try:
-            renamed = self._client.call(
-                "PUT", temporary, "RENAME", taken=True, lost=OutcomeUnknown, destination=path, renameoptions="NONE"
-            )
+            renamed = self._client.rename(temporary, path, "NONE", OutcomeUnknown)
         except StoreUnavailable:
             self._made.discard(folder)  # it may have been deleted
             raise
-        told = renamed is not None and renamed.content  # by HttpFS; a NameNode answers nothing
-        if renamed is None or (told and not self._client.told(renamed, _is_renamed, OutcomeUnknown)):
+        if not renamed:
             with suppress(StoreError):
                 self._client.call("DELETE", temporary, "DELETE")
             return ""
@@ -253,6 +250,20 @@ class WebHdfs:
         if (missing and name == "FileNotFoundException") or (taken and name == _TAKEN):
             return None
         raise self._refused(answer.status_code, name, message, lost, late=late)
+
+    def rename(self, path: str, to: str, option: str, lost: type[OffsetkeeperError] = StoreUnavailable) -> bool:
+        """Rename a file and return whether that was done; with the option `NONE` it is not if the name is taken.
+
+        HttpFS knows no options: it answers that it has not renamed, whenever the name is taken.
+
+        Raises:
+            OffsetkeeperError: see `call`; `lost` also if the answer makes no sense.
+        """
+        none = option == "NONE"
+        answer = self.call("PUT", path, "RENAME", taken=none, lost=lost, destination=to, renameoptions=option)
+        if answer is None:
+            return False
+        return not answer.content or self.told(answer, _is_renamed, lost)  # a NameNode answers nothing
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file, or None if it does not exist; of a too large one no more than that is read.

@@ -23,7 +23,6 @@ from offsetkeeper.errors import (
     OutcomeUnknown,
     Refused,
     SettingsError,
-    StoreError,
     StoreUnavailable,
 )
 from offsetkeeper.stores.base import StoreUrl
@@ -212,8 +211,10 @@ class Connections:
                 return _checked(self._exchange(self._nodes.get(group, self._home), commands, lost))
             except exceptions.MovedError as moved:
                 self._nodes[group] = (moved.host or self._home[0], moved.port)
-            except StoreError:
-                self._nodes.pop(group, None)  # its node may be gone: ask the first node again for the new one
+            except exceptions.NoScriptError:
+                raise
+            except (OffsetkeeperError, exceptions.RedisError):
+                self._nodes.pop(group, None)  # its node may be gone or another's: ask the first node for the new one
                 raise
         raise StoreUnavailable(f"{self._address}: the nodes of the cluster do not agree on who holds {group!r}")
 

@@ -22,7 +22,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.tls import Tls, of_all
-from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import SENSELESS, Lost, senseless
 from offsetkeeper.stores.zookeeper.nodes import Rows
@@ -44,6 +44,19 @@ _MOST = 64 << 20  # bytes of an answer: servers take no node of more than a few 
 _ANY = -1  # version of a node
 
 
+class _Senseless(Exception):
+    """An answer makes no sense; the cause says why."""
+
+
+@contextmanager
+def sensible() -> Iterator[None]:
+    """Read an answer in the block. What goes wrong elsewhere in a request is an error of our own."""
+    try:
+        yield
+    except SENSELESS as error:
+        raise _Senseless from error
+
+
 class Request(NamedTuple):
     """One request: its client, and its deadline (by `environment.monotonic`, in seconds)."""
 
@@ -52,7 +65,9 @@ class Request(NamedTuple):
 
     def wait(self, result: Any) -> Any:
         """Wait for kazoo's asynchronous result and return its value."""
-        return result.get(timeout=max(self.deadline - environment.monotonic(), 0.001))
+        left = max(self.deadline - environment.monotonic(), 0.001)
+        with sensible():
+            return result.get(timeout=left)
 
     def agree(self, path: str) -> Any:
         """Ask a majority of the servers, so that the next answers have all changes that were acknowledged before.
@@ -104,9 +119,10 @@ class Request(NamedTuple):
             for path, data in rows.items():
                 (transaction.set_data if path in known else transaction.create)(path, data)
             results = self.wait(transaction.commit_async())
-            failed = [(number, result) for number, result in enumerate(results) if _is_cause(result)]
-            if not failed:
-                return results[0]
+            with sensible():
+                failed = [(number, result) for number, result in enumerate(results) if _is_cause(result)]
+                if not failed:
+                    return results[0]
             number, cause = failed[0]
             if number == 0 or not isinstance(cause, exceptions.NoNodeError | exceptions.NodeExistsError):
                 raise cause
@@ -194,10 +210,9 @@ class Sessions:
             raise VersionConflict(f"{self._address}: nothing was written: {error!r}") from error
         except exceptions.KazooException as error:
             raise Refused(f"{self._address}: ZooKeeper refused, and nothing was written: {error!r}") from error
-        except OffsetkeeperError:
-            raise
-        except SENSELESS as error:
+        except _Senseless as found:
             self._drop(client)
+            error = found.__cause__
             raise lost(senseless(self._address, error, "the port of ZooKeeper (2181)")) from error
 
     def close(self) -> None:
