@@ -19,7 +19,7 @@ import httpx
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.outside import LARGEST_STORED, check_values
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreError, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
 from offsetkeeper.stores.files import File, FileStore
@@ -29,7 +29,7 @@ OWN = ("ca_bundle",)
 _TEMPORARY = ".tmp"
 _ABANDONED_MS = 3_600_000
 _REDIRECTS, _REDIRECT, _SERVER_ERROR = 300, 307, 500
-_HTTPS = 443
+_HTTP, _HTTPS = 80, 443
 _HEADERS = ("Content-Type", "Location", "Date")
 _MOST = 128 << 20  # bytes of an answer: the names of half a million files, or twice the largest file
 _MOST_VALUES = 8_000_000  # of an answer that is JSON: each name has a dozen
@@ -367,11 +367,14 @@ class WebHdfs:
                 if why := self._objection(error.request.url):
                     return Refused(f"{self._address}: nothing was written: {why}")
                 return Refused(f"{text}; give the certificates with ?ca_bundle=")
-            return StoreUnavailable(f"{self._address}: cannot connect: {type(error).__name__}: {error}")
+            hint = unspoken_hint(str(error))
+            return StoreUnavailable(f"{self._address}: cannot connect: {type(error).__name__}: {error}{hint}")
         if isinstance(error, httpx.TransportError | httpx.DecodingError) and not isinstance(
             error, httpx.UnsupportedProtocol
         ):
-            return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s")
+            url, plain = error.request.url, self.host.startswith("webhdfs:")
+            hint = spoken_hint(url.host, url.port or _HTTP, "write swebhdfs:// in the URL") if plain else ""
+            return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s{hint}")
         return Refused(f"{text}; check the URL and its settings")
 
     def _objection(self, url: httpx.URL) -> str:

@@ -386,13 +386,17 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
             "cannot be parsed: write postgresql://user:password@host:port/database, and special characters in the "
             "password as %XX"
         ) from None
-    checked = {} if "PGSSLMODE" in os.environ else _verifying(found)
-    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **checked, **found}
+    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **_verifying(found), **found}
 
 
 def _verifying(given: Mapping[str, object]) -> dict[str, str]:
-    """Return what makes libpq check certificate and name, if a file for TLS is given: else it may speak without TLS."""
-    return {"sslmode": "verify-full"} if given.keys() & _OF_TLS else {}
+    """Return what makes libpq check certificate and name, if a file for TLS is given: else it may speak without TLS.
+
+    What stands in the URL counts before the environment, so that no variable of another program lowers it.
+    """
+    here = given.keys() & _OF_TLS
+    around = "PGSSLMODE" not in os.environ and any(f"PG{name.upper()}" in os.environ for name in _OF_TLS)
+    return {"sslmode": "verify-full"} if here or around else {}
 
 
 def _is_hopeless(text: str) -> bool:

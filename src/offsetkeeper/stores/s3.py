@@ -28,7 +28,7 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
@@ -42,7 +42,7 @@ PROBE = ".create-if-absent"
 _MISSING, _EXISTS = 404, 412
 _NOT_DONE, _SERVER_ERROR = 300, 500
 _MOST = 16 << 20  # bytes of an answer that is no object: a list has at most 1,000 names
-_HTTPS = 443
+_HTTP, _HTTPS = 80, 443
 _PASSING = {
     *("RequestTimeout", "ConditionalRequestConflict", "OperationAborted"),
     *("SlowDown", "Throttling", "TooManyRequests"),
@@ -318,7 +318,14 @@ class Connection:
         ):
             return StoreUnavailable(f"{self._address}: cannot connect: {text}")
         elif isinstance(error, HTTPClientError | ConnectionBroken) and not _is_of_certificate(error):
-            return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}")
+            there = urlsplit(address)
+            plain = there.scheme == "http" and there.hostname
+            hint = (
+                spoken_hint(there.hostname or "", there.port or _HTTP, "write https") if plain else unspoken_hint(text)
+            )
+            return lost(
+                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}{hint}"
+            )
         return Refused(
             f"{self._address}: {self._redact(error)}; nothing was written. Check the bucket, the credentials and their "
             "permissions (s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject), and the settings in the URL"

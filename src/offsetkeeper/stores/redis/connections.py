@@ -16,7 +16,7 @@ from redis.connection import parse_url
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import REMEDY
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
@@ -260,7 +260,9 @@ class Connections:
             or "WRONG_VERSION" in text
         )
         kind: type[OffsetkeeperError] = Refused if hopeless and not _passes(error) else StoreUnavailable
-        return kind(f"{self._address}: cannot connect: {self._url.redact(text)}")
+        plain = self._url.parts.scheme == "redis" and isinstance(error, exceptions.ConnectionError)
+        hint = spoken_hint(*node, "write rediss:// in the URL") if plain else unspoken_hint(text)
+        return kind(f"{self._address}: cannot connect: {self._url.redact(text)}{hint}")
 
     @contextmanager
     def _refusals(self, group: str, lost: Lost = StoreUnavailable) -> Iterator[None]:

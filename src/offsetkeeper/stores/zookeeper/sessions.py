@@ -21,7 +21,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.tls import Tls, of_all
+from offsetkeeper.core.tls import Tls, of_all, spoken_hint, unspoken_hint
 from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import SENSELESS, Lost, senseless
@@ -41,6 +41,7 @@ _FORBIDDEN = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.Inv
 _MOVED_ON = (exceptions.BadVersionError, exceptions.NodeExistsError, exceptions.NoNodeError)
 _TRIES = 5
 _MOST = 64 << 20  # bytes of an answer: servers take no node of more than a few MiB, and list children
+_ASKED = 3  # servers that are asked whether they speak TLS
 _ANY = -1  # version of a node
 
 
@@ -249,7 +250,14 @@ class Sessions:
             raise self._forbidden(exceptions.AuthFailedError())
         if why := self._objection():
             raise Refused(f"{self._address}: nothing was written: {why}")
-        raise StoreUnavailable(f"{self._address}: cannot connect: {log.last or 'no server answered in time'}")
+        why = log.last or "no server answered in time"
+        raise StoreUnavailable(f"{self._address}: cannot connect: {why}{self._hint(why)}")
+
+    def _hint(self, why: str) -> str:
+        if self._settings.get("use_ssl"):
+            return unspoken_hint(why)
+        hosts, _ = collect_hosts(self._settings["hosts"])
+        return next(filter(None, (spoken_hint(*each, "add tls=true to the URL") for each in hosts[:_ASKED])), "")
 
     def _objection(self) -> str:
         """Return why no certificate of the servers is accepted; empty if one may be, and without TLS."""
