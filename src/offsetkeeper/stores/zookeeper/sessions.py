@@ -213,8 +213,8 @@ class Sessions:
             raise Refused(f"{self._address}: ZooKeeper refused, and nothing was written: {error!r}") from error
         except _Senseless as found:
             self._drop(client)
-            error = found.__cause__
-            raise lost(senseless(self._address, error, "the port of ZooKeeper (2181)")) from error
+            cause = found.__cause__
+            raise lost(senseless(self._address, cause, "the port of ZooKeeper (2181)")) from cause
 
     def close(self) -> None:
         """End the session."""
@@ -257,7 +257,9 @@ class Sessions:
         if self._settings.get("use_ssl"):
             return unspoken_hint(why)
         hosts, _ = collect_hosts(self._settings["hosts"])
-        return next(filter(None, (spoken_hint(*each, "add tls=true to the URL") for each in hosts[:_ASKED])), "")
+        return next(
+            filter(None, (spoken_hint(host, port, "add tls=true to the URL") for host, port in hosts[:_ASKED])), ""
+        )
 
     def _objection(self) -> str:
         """Return why no certificate of the servers is accepted; empty if one may be, and without TLS."""
