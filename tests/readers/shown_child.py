@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import Batch, Pipeline
 from offsetkeeper.errors import OffsetkeeperError
-from offsetkeeper.sinks import Table
 
 
 def count(frame: DataFrame, _: Batch) -> None:
@@ -23,30 +22,17 @@ def count(frame: DataFrame, _: Batch) -> None:
     frame.count()
 
 
-def numbers(frame: DataFrame, _: Batch) -> DataFrame:
-    """Return the rows of a table."""
-    return frame.select(frame.offset.alias("n"))
-
-
-def _work(table: str) -> dict[str, Any]:
-    return {"process": numbers, "sink": Table(table, "shown")} if table else {"process": count}
-
-
-def run(spark: SparkSession, pipeline: Pipeline, _: str, table: str) -> int:
+def run(spark: SparkSession, pipeline: Pipeline, _: str) -> int:
     """Return how many records a run reads."""
-    return pipeline.run(spark, until="caught_up", **_work(table)).offsets
+    return pipeline.run(spark, count, until="caught_up").offsets
 
 
-def start(spark: SparkSession, pipeline: Pipeline, checkpoint: str, table: str) -> int:
+def start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> int:
     """Return how many records a query reads."""
     told: list[int] = []
     trigger = {"availableNow": True}
     with pipeline.start(
-        spark,
-        checkpoint=checkpoint,
-        trigger=trigger,
-        on_progress=lambda each: told.append(each.records),
-        **_work(table),
+        spark, count, checkpoint=checkpoint, trigger=trigger, on_progress=lambda each: told.append(each.records)
     ) as query:
         query.awaitTermination()
     return sum(told)
@@ -63,12 +49,16 @@ def main() -> None:
     for way, given in settings["ways"].items():
         for what in (run, start):
             name = f"{what.__name__} {way}"
-            usual = {"brokers": settings["brokers"], "store": f"sqlite:///{settings['folder']}/offsets.db"}
-            own = {**usual, **given}
-            table = own.pop("table", "")
-            pipeline = Pipeline(group=name, topics=["orders"], start="earliest", **own)
+            pipeline = Pipeline(
+                group=name,
+                topics=["orders"],
+                brokers=settings["brokers"],
+                store=f"sqlite:///{settings['folder']}/offsets.db",
+                start="earliest",
+                **given,
+            )
             try:
-                found[name] = what(spark, pipeline, f"{settings['folder']}/{name}", table)
+                found[name] = what(spark, pipeline, f"{settings['folder']}/{name}")
             except OffsetkeeperError as error:
                 found[name] = str(error)
     print(json.dumps(found), flush=True)  # noqa: T201 - for the test
