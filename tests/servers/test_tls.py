@@ -22,15 +22,17 @@ import pytest
 
 from fixtures.certificates import ELSEWHERE, Certificates, Pair
 from fixtures.tls_gate import TlsGate, after_postgresql_asks, at_once
-from offsetkeeper.errors import Refused, SettingsError, SinkError
+from offsetkeeper.errors import Refused, SettingsError, SinkError, StoreUnavailable
 from offsetkeeper.sinks.cassandra.url import read_place
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.mysql import read_url
+from offsetkeeper.stores.postgresql import read_url as read_postgresql
 from offsetkeeper.stores.tls import read_tls
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.s3 import S3Server
+from stores.test_foreign_answers import Listener
 
 QUICK_S = 5.0
 
@@ -234,6 +236,62 @@ def test_the_authorities_of_the_system_are_asked_where_none_is_given(
 def test_the_right_certificate_connects(shown: Shown, client: Client, certificates: Certificates, host: str) -> None:
     with shown.url(certificates.right, f"{client.ca}={certificates.ca}", real=True, host=host) as url:
         client.ask(url)
+
+
+PLAIN = {
+    "redis": ("redis://127.0.0.1:{}/0?timeout=5", "write rediss://"),
+    "zookeeper": ("zookeeper://127.0.0.1:{}?timeout=5", "add tls=true"),
+    "s3": ("s3://key:geheim@bucket/x?endpoint_url=http://127.0.0.1:{}&region=x&timeout=5", "write https"),
+    "webhdfs": ("webhdfs://hdfs@127.0.0.1:{}/store?timeout=5", "write swebhdfs://"),
+    "cassandra": ("cassandra://u:geheim@127.0.0.1:{}/?timeout=5", "add ssl=true"),
+    "hbase": ("hbase://127.0.0.1:{}?timeout=5", "no client here has TLS"),
+    "kafka": ("kafka://127.0.0.1:{}?timeout=2", "add security.protocol=ssl"),
+}
+
+
+@pytest.mark.parametrize("client", PLAIN)
+def test_a_client_without_tls_is_told_that_the_port_speaks_it(client: str, certificates: Certificates) -> None:
+    url, told = PLAIN[client]
+    with TlsGate(certificates.right) as gate, pytest.raises((StoreUnavailable, SinkError)) as caught:
+        (_look if client == "cassandra" else _load)(url.format(gate.port))
+    assert f"127.0.0.1:{gate.port} speaks TLS: {told}" in str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+NO_TLS = {
+    "redis": b"-ERR Protocol error\r\n",
+    "zookeeper": b"",
+    "s3": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "webhdfs": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "cassandra": b"\x84\0\0\0\0\0\0\0\x18\0\0\0\x0a\0\x12Invalid version: 22",
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # kazoo leaves the socket open
+@pytest.mark.parametrize("client", NO_TLS)
+def test_a_client_with_tls_is_told_that_the_port_may_not_speak_it(client: str, certificates: Certificates) -> None:
+    """The answers are those of real servers to the first bytes of TLS."""
+    found = CLIENTS[client]
+    with Listener(NO_TLS[client], more=False) as server:
+        url = found.url(None, "127.0.0.1", server.port) + f"{found.ca}={certificates.ca}&timeout=5"
+        with pytest.raises((StoreUnavailable, SinkError, Refused), match="Perhaps the port speaks no TLS"):
+            found.ask(url)
+
+
+def test_what_the_url_of_postgresql_asks_for_is_not_lowered_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, certificates: Certificates
+) -> None:
+    def mode(query: str = "") -> object:
+        return read_postgresql(f"postgresql://u@127.0.0.1:1/shop{query}")[1].get("sslmode")
+
+    ours = f"?sslrootcert={certificates.ca}"
+    assert (mode(), mode(ours), mode(f"{ours}&sslmode=require")) == (None, "verify-full", "require")
+    monkeypatch.setenv("PGSSLROOTCERT", str(certificates.ca))
+    assert mode() == "verify-full"
+    monkeypatch.setenv("PGSSLMODE", "disable")
+    assert (mode(), mode(ours)) == (None, "verify-full")
+    with TlsGate(certificates.elsewhere, 0, after_postgresql_asks) as gate, pytest.raises(Refused, match="is for the"):
+        _load(f"postgresql://u@127.0.0.1:{gate.port}/shop{ours}")
 
 
 @EVERY

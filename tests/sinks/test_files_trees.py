@@ -89,7 +89,9 @@ def test_a_fifo_in_the_folder_of_an_output_is_not_waited_for(tmp_path: Path) -> 
     [
         ("hidden", lambda tree: tree.write("hidden/1-old/file", b"x")),
         ("hidden", lambda tree: tree.delete("hidden/1-old")),
+        ("hidden", lambda tree: tree.move("hidden/1-old", "batch=1")),
         ("own", lambda tree: tree.write("own/file", b"x")),
+        ("own", lambda tree: tree.move("own", "batch=1")),
     ],
 )
 def test_a_link_that_is_put_there_just_after_the_look_leads_nowhere(

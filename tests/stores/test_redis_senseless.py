@@ -275,6 +275,32 @@ def test_a_node_without_a_name_is_the_one_that_was_asked() -> None:
             assert server.heard.count(b"SCAN") == 2
 
 
+@pytest.mark.parametrize("refusal", [b"-NOAUTH Authentication required.\r\n", b"-NOPERM no permissions\r\n"])
+def test_a_node_that_refuses_is_not_asked_for_ever(refusal: bytes) -> None:
+    """A group has moved on meanwhile, or an address has got to another server."""
+    with Speaker(to(b"TIME", refusal)) as elsewhere:
+        moved = [b"-MOVED 7 127.0.0.1:%d\r\n" % elsewhere.port]
+        with speaking(lambda command: moved.pop() if moved and command[0] == b"TIME" else b"") as (store, server):
+            with pytest.raises(Refused):
+                store.clock_ms()
+            heard = len(elsewhere.heard)
+            assert store.clock_ms() == 1000
+            assert len(elsewhere.heard) == heard
+            assert server.heard
+
+
+def test_a_mistake_of_our_own_is_not_taken_for_an_odd_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object) -> None:
+        raise LookupError("ours")
+
+    monkeypatch.setattr(RedisStore, "_conflict", wrong)
+    with speaking(lambda _: b"") as (store, _):
+        keys, _ = store._arguments(CHANGE)
+    found = reply(text(b"position"), text(keys[0].encode()), text(b"0"))
+    with speaking(to(b"EVALSHA", found)) as (store, _), pytest.raises(LookupError, match="ours"):
+        store.apply(CHANGE)
+
+
 @pytest.mark.parametrize("port", [text(b"hunter2"), NULL, NONE])
 def test_a_node_without_a_port_is_no_answer(port: bytes) -> None:
     slots = reply(reply(b":0\r\n", b":16383\r\n", reply(text(b"h"), port)))

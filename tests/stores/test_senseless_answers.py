@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from Hbase_thrift import ColumnDescriptor, Hbase, IOError, TCell, TRowResult  # noqa: A004 - its own name
 from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TBufferedTransport, TSocket
 
-from offsetkeeper.errors import CorruptStore, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.checkpoint.hdfs import open_hdfs
+from offsetkeeper.checkpoint.s3 import open_s3
+from offsetkeeper.core.tls import Tls
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
+from offsetkeeper.sinks.mysql.task import insert_rows
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore, connections
 from offsetkeeper.stores.hbase.tables import DOCUMENT, HISTORY, LEDGER, OFFSETS
+from offsetkeeper.stores.mysql import read_url
+from offsetkeeper.stores.mysql_tls import connectable
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.stores.zookeeper.nodes import load_row
 from stores.test_foreign_answers import CHANGE, Listener, http, little
@@ -219,6 +227,105 @@ def test_after_rows_of_postgresql_that_cannot_be_read_a_change_may_be_made() -> 
         store.apply(CHANGE)
 
 
+class Kept(deque[Any]):
+    """The connections of a pool; it counts those that were ever given back."""
+
+    given = 0
+
+    def append(self, each: Any) -> None:
+        """Count, and keep."""
+        self.given += 1
+        super().append(each)
+
+
+def kept_by(store: Any) -> Kept:
+    """Return the connections that a store keeps from now on."""
+    store._connections._idle = Kept()
+    return store._connections._idle  # type: ignore[no-any-return]
+
+
+def test_a_connection_of_postgresql_with_the_answer_of_another_statement_is_lent_to_nobody() -> None:
+    with postgresql(control=[(b"x",)]) as store:
+        kept = kept_by(store)
+        with pytest.raises(StoreUnavailable, match="no sense"):
+            store.load("g")
+        assert kept.given == 0
+
+
+@pytest.mark.parametrize("row", [[], [(b"x", b"y")], [(b"2",)], [(b"0", b"on")]])
+def test_a_change_of_postgresql_is_made_only_if_its_own_answer_says_so(row: list[tuple[bytes, ...]]) -> None:
+    with postgresql(moved=row) as store, pytest.raises(OutcomeUnknown, match="no sense"):
+        store.apply(CHANGE)
+
+
+_FLAGS = 0x0FFFFF & ~0x820  # neither TLS nor compression
+GREETING = b"".join(
+    [
+        *(b"\x0a8.0.0\0", bytes(4), b"12345678\0", (_FLAGS & 0xFFFF).to_bytes(2, "little"), b"\x2d\2\0"),
+        *((_FLAGS >> 16).to_bytes(2, "little"), b"\x15", bytes(10), b"123456789012\0mysql_native_password\0"),
+    ]
+)
+
+
+def numbered(*packets: bytes) -> bytes:
+    """Return packets of MySQL, the answer to one request."""
+    return b"".join(len(each).to_bytes(3, "little") + bytes([n]) + each for n, each in enumerate(packets, 1))
+
+
+def column(name: bytes) -> bytes:
+    """Return the description of a column of texts."""
+    words = [b"def", b"", b"", b"", name, name]
+    return b"".join(bytes([len(each)]) + each for each in words) + b"\x0c\x2d\0\xff\0\0\0\xfd\0\0\0\0\0"
+
+
+class Telling(Listener):
+    """A MySQL that lets everybody in, and answers requests that have a word in them.
+
+    Args:
+        answers: packets by word; another request is answered as done, each of its statements.
+    """
+
+    def __init__(self, answers: dict[bytes, list[bytes]]) -> None:
+        super().__init__(b"", more=False)
+        self._answers = answers
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, client.makefile("rb") as file, contextlib.suppress(OSError):
+            client.sendall(len(GREETING).to_bytes(3, "little") + b"\0" + GREETING)
+            self._heard(file)
+            client.sendall(b"\7\0\0\2\0\0\0\2\0\0\0")
+            while said := self._heard(file):
+                done = [b"\0\0\0\x0a\0\0\0"] * said.count(b";") + [b"\0\0\0\2\0\0\0"]
+                client.sendall(numbered(*next((told for word, told in self._answers.items() if word in said), done)))
+
+    def _heard(self, file: Any) -> bytes:
+        return bytes(file.read(int.from_bytes(file.read(4)[:3], "little")))
+
+
+END = b"\xfe\0\0\2\0"
+NUMBER = column(b"n").replace(b"\xfd", b"\x08")  # an integer
+PACKET = [b"\1", NUMBER, END, b"\x071048576", END]
+FIRST = [b"\1", NUMBER, END, b"\x010", b"\xfe\0\0\x0a\0"]  # read_only, and another answer follows
+OTHER = {
+    "three columns": [*FIRST, b"\3", *map(column, (b"a", b"b", b"c")), END, b"\1a\1b\1c", END],
+    "cut": [*FIRST, b"\xfc"],
+    "too few": [*FIRST[:-1], END],
+    "cut row": [*FIRST, b"\2", column(b"a"), column(b"b"), END, b"\xfc\1", END],
+}
+
+
+@pytest.mark.parametrize("answer", OTHER)
+def test_a_connection_of_mysql_with_an_answer_that_cannot_be_read_is_lent_to_nobody(answer: str) -> None:
+    with Telling({b"@@max_allowed_packet": PACKET, b"@@global.read_only": OTHER[answer]}) as server:
+        store: Any = open_store(f"mysql://u:p@127.0.0.1:{server.port}/shop?timeout=2")
+        store._ready = True  # the server has no tables that could be looked at
+        kept = kept_by(store)
+        with pytest.raises(StoreUnavailable, match="no sense"):
+            store.history("g")
+        assert kept.given == 0
+        store.close()
+
+
 class MySQL(Listener):
     """A MySQL that lets everybody in, and answers statements with the same packet.
 
@@ -231,12 +338,9 @@ class MySQL(Listener):
         self.heard: list[bytes] = []
 
     def _serve(self, client: socket.socket) -> None:
-        flags = 0x0FFFFF & ~0x820  # neither TLS nor compression
-        greeting = b"\x0a8.0.0\0" + bytes(4) + b"12345678\0" + (flags & 0xFFFF).to_bytes(2, "little") + b"\x2d\2\0"
-        greeting += (flags >> 16).to_bytes(2, "little") + b"\x15" + bytes(10) + b"123456789012\0mysql_native_password\0"
         ok = b"\0\0\0\2\0\0\0"
         with client, contextlib.suppress(OSError):
-            for number, packet in enumerate([greeting, ok, ok, self._answer]):  # after SET NAMES
+            for number, packet in enumerate([GREETING, ok, ok, self._answer]):  # after SET NAMES
                 if number:
                     client.recv(1 << 16)
                 client.sendall(len(packet).to_bytes(3, "little") + bytes([(0, 2, 1, 1)[number]]) + packet)
@@ -254,6 +358,52 @@ def test_a_mysql_that_asks_for_a_file_gets_none(answer: bytes) -> None:
         assert ("file" in str(told.value)) == answer.startswith(b"\xfb")
         store.close()
     assert b"root" not in b"".join(server.heard)
+
+
+class Asking(Listener):
+    """A MySQL that asks for the password in clear.
+
+    Attributes:
+        heard: what the client said.
+    """
+
+    def __init__(self, way: bytes) -> None:
+        super().__init__(b"\xfe" + way, more=False)
+        self.heard = b""
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.sendall(len(GREETING).to_bytes(3, "little") + b"\0" + GREETING)
+            self.heard += client.recv(1 << 16)
+            client.sendall(len(self._answer).to_bytes(3, "little") + b"\2" + self._answer)
+            while more := client.recv(1 << 16):
+                self.heard += more
+
+
+@pytest.mark.parametrize("way", [b"mysql_clear_password\0", b"dialog\0\4Password: "])
+@pytest.mark.parametrize("settings", ["", "&ssl_disabled=true"])
+def test_a_mysql_whose_certificate_is_not_checked_gets_no_password_in_clear(way: bytes, settings: str) -> None:
+    with Asking(way) as server:
+        url = f"mysql://u:geheim@127.0.0.1:{server.port}/shop?timeout=2{settings}"
+        store = open_store(url)
+        with pytest.raises(Refused) as told:
+            store.load("g")
+        store.close()
+        if not settings:
+            rows = insert_rows(read_url(url)[1], "mysql://there", "t", [], iter([pa.record_batch({"n": [1]})]))
+            with pytest.raises(SinkError, match="asks for the password in clear"):
+                list(rows)
+    assert "nothing was written: the server asks for the password in clear" in str(told.value)
+    assert b"geheim" not in server.heard
+    assert server.heard
+
+
+def test_a_mysql_that_is_known_may_ask_for_the_password_in_clear() -> None:
+    """By its certificate, or because it is on this machine's own socket."""
+    assert "auth_plugin_map" in connectable({"tls": None})
+    assert "auth_plugin_map" in connectable({"tls": Tls("ssl_ca", verify=False, identity=False)})
+    assert "auth_plugin_map" not in connectable({"tls": Tls("ssl_ca")})
+    assert "auth_plugin_map" not in connectable({"tls": None, "unix_socket": "/run/mysqld.sock"})
 
 
 class Web(Listener):
@@ -378,3 +528,45 @@ def test_a_node_of_zookeeper_without_data_is_damaged() -> None:
         store.close()
     with pytest.raises(CorruptStore, match="here"):
         load_row("/consumers/g/offsets/a/0", None, "here")
+
+
+def test_a_mistake_of_our_own_is_not_taken_for_an_odd_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object) -> None:
+        raise LookupError("ours")
+
+    monkeypatch.setattr("offsetkeeper.stores.zookeeper.store.load_document", wrong)
+    with ZooKeeper({GET: [b"\0\0\0\2{}" + bytes(68)]}) as server:
+        store = ZooKeeperStore(f"zookeeper://127.0.0.1:{server.port}?timeout=5")
+        with pytest.raises(LookupError, match="ours"):
+            store.load("g")
+        store.close()
+
+
+@pytest.mark.parametrize("renamed", [b'{"boolean": false}', b'{"boolean": 1}'])
+def test_a_file_of_a_checkpoint_that_was_not_renamed_was_not_written(renamed: bytes) -> None:
+    """HttpFS knows no `renameoptions`, and renames over no file."""
+    there = http(b"", "a/b", "307 Temporary Redirect", "Location: http://127.0.0.1:PORT/webhdfs/v1/x?op=WRITE")
+    answers = {
+        "DELETE DELETE": [TRUE],
+        "PUT CREATE": [there],
+        "PUT WRITE": [http(b"", "a/b", "201 Created")],
+        "PUT RENAME": [http(renamed)],
+    }
+    told = renamed.endswith(b"false}")
+    with Web(answers) as server:
+        files = open_hdfs(f"webhdfs://u@127.0.0.1:{server.port}/checkpoint?timeout=5")
+        with pytest.raises(Refused if told else StoreUnavailable, match="HttpFS" if told else "not that of WebHDFS"):
+            files.write("offsets/1", b"x")
+        if told:
+            assert files.create("offsets/1", b"x") is False
+        files.close()
+
+
+def test_an_object_of_s3_is_not_read_past_the_size_it_tells() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: x\r\nTransfer-Encoding: chunked\r\n\r\n7fffffff\r\n"
+    with Listener(head, more=True) as server, little():
+        url = f"s3://key:secret@bucket/x?endpoint_url=http://127.0.0.1:{server.port}&region=us-east-1&timeout=5"
+        files = open_s3(url)
+        with pytest.raises(OffsetkeeperError, match="bucket"):
+            files.read("offsets/1")
+        files.close()

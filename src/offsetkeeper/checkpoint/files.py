@@ -225,9 +225,8 @@ class LocalFiles:
         try:
             yield
         except UnfitFile as error:
-            raise Refused(
-                f"{error.filename} {error.strerror}: remove it, or put what it leads to in its place if it is yours"
-            ) from None
+            instead = ", or put what it leads to in its place if it is yours" if error.is_link else ""
+            raise Refused(f"{error.filename} {error.strerror}: remove it{instead}") from None
         except PermissionError as error:
             raise Refused(f"{self.address}: {error}; check the folder's permissions") from error
         except OSError as error:

@@ -85,7 +85,11 @@ class HdfsFiles:
 
     def _put(self, name: str, content: bytes | Iterator[bytes], size: int | None = None) -> None:
         self._delete(checksum_of(name))
-        self._rename(self._temporary(name, content, size), name, "OVERWRITE")
+        if not self._rename(self._temporary(name, content, size), name, "OVERWRITE"):
+            raise Refused(
+                f"{self.address}/{name} was not written: the server does not rename over a file, as HttpFS. Give the "
+                "HTTP port of the NameNode (9870)"
+            )
 
     def _walk(self, folder: str) -> Iterator[tuple[str, Stamp]]:
         for each in self._list(folder):
@@ -116,21 +120,14 @@ class HdfsFiles:
         return temporary
 
     def _rename(self, temporary: str, name: str, option: str) -> bool:
-        renamed = None
+        renamed = False
         try:
-            renamed = self._client.call(
-                "PUT",
-                self._of(temporary),
-                "RENAME",
-                taken=option == "NONE",
-                destination=self._of(name),
-                renameoptions=option,
-            )
+            renamed = self._client.rename(self._of(temporary), self._of(name), option)
         finally:
-            if renamed is None:
+            if not renamed:
                 with suppress(StoreError):
                     self._delete(temporary)
-        return renamed is not None
+        return renamed
 
     def _delete(self, name: str) -> None:
         self._client.call("DELETE", self._of(name), "DELETE")

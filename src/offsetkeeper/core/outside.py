@@ -71,10 +71,14 @@ class UnfitFile(OSError):
     """What a path names is not a file that is read here: a link, a FIFO, a device, too large, or open to others.
 
     `strerror` says which, and `filename` is the path.
+
+    Attributes:
+        is_link: whether it is a link.
     """
 
-    def __init__(self, path: Path, why: str) -> None:
+    def __init__(self, path: Path, why: str, *, is_link: bool = False) -> None:
         super().__init__(errno.EINVAL, why, str(path))
+        self.is_link = is_link
 
 
 def open_file(path: Path, most: int, *, root: Path | None = None) -> tuple[BinaryIO, os.stat_result]:
@@ -404,7 +408,7 @@ def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) 
 
 
 def _link(path: Path) -> UnfitFile:
-    return UnfitFile(path, "is a link, and links are not followed here")
+    return UnfitFile(path, "is a link, and links are not followed here", is_link=True)
 
 
 def _is_link(name: str, folder: int) -> bool:

@@ -22,6 +22,7 @@ T = TypeVar("T")
 _LIMIT_S = 5.0
 _EXPIRED, _NOT_YET, _WRONG_HOST, _WRONG_ADDRESS = 10, 9, 62, 64  # OpenSSL's numbers
 _UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21, 24, 26})
+_UNSPOKEN = re.compile("WRONG_VERSION|UNEXPECTED_EOF|RECORD_LAYER|wrong version|EOF occurred in violation")
 _VALIDITY = re.compile(rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
 _ALTERNATIVES = re.compile(rb"\x06\x03\x55\x1d\x11(?:\x01\x01\xff)?\x04", re.DOTALL)
 _NAME, _ADDRESS = 0x82, 0x87
@@ -152,6 +153,16 @@ class Tls:
                 f"of its CA as {self.setting}"
             )
         return f"{whose} is not accepted: {error.verify_message}. Give the server another one"
+
+
+def spoken_hint(host: str, port: int, remedy: str) -> str:
+    """Return the end of a message to a client without TLS: that the server speaks it, and what to do; else empty."""
+    return f". {host}:{port} speaks TLS: {remedy}" if Tls("").spoken(host, port) else ""
+
+
+def unspoken_hint(text: str) -> str:
+    """Return the end of a message to a client with TLS: that the server may not speak it, by what a library says."""
+    return ". Perhaps the port speaks no TLS: give the one that does" if _UNSPOKEN.search(text) else ""
 
 
 def of_all(objections: Iterable[str]) -> str:

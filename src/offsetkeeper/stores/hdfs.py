@@ -19,7 +19,7 @@ import httpx
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.outside import LARGEST_STORED, check_values
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreError, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
 from offsetkeeper.stores.files import File, FileStore
@@ -29,7 +29,7 @@ OWN = ("ca_bundle",)
 _TEMPORARY = ".tmp"
 _ABANDONED_MS = 3_600_000
 _REDIRECTS, _REDIRECT, _SERVER_ERROR = 300, 307, 500
-_HTTPS = 443
+_HTTP, _HTTPS = 80, 443
 _HEADERS = ("Content-Type", "Location", "Date")
 _MOST = 128 << 20  # bytes of an answer: the names of half a million files, or twice the largest file
 _MOST_VALUES = 8_000_000  # of an answer that is JSON: each name has a dozen
@@ -111,14 +111,11 @@ class _Folder:
         temporary, path = self._path(_TEMPORARY, environment.token()), self._path(folder, name)
         self._client.call("PUT", temporary, "CREATE", content=content, overwrite="false")
         try:
-            renamed = self._client.call(
-                "PUT", temporary, "RENAME", taken=True, lost=OutcomeUnknown, destination=path, renameoptions="NONE"
-            )
+            renamed = self._client.rename(temporary, path, "NONE", OutcomeUnknown)
         except StoreUnavailable:
             self._made.discard(folder)  # it may have been deleted
             raise
-        told = renamed is not None and renamed.content  # by HttpFS; a NameNode answers nothing
-        if renamed is None or (told and not self._client.told(renamed, _is_renamed, OutcomeUnknown)):
+        if not renamed:
             with suppress(StoreError):
                 self._client.call("DELETE", temporary, "DELETE")
             return ""
@@ -254,6 +251,20 @@ class WebHdfs:
             return None
         raise self._refused(answer.status_code, name, message, lost, late=late)
 
+    def rename(self, path: str, to: str, option: str, lost: type[OffsetkeeperError] = StoreUnavailable) -> bool:
+        """Rename a file and return whether that was done; with the option `NONE` it is not if the name is taken.
+
+        HttpFS knows no options: it answers that it has not renamed, whenever the name is taken.
+
+        Raises:
+            OffsetkeeperError: see `call`; `lost` also if the answer makes no sense.
+        """
+        none = option == "NONE"
+        answer = self.call("PUT", path, "RENAME", taken=none, lost=lost, destination=to, renameoptions=option)
+        if answer is None:
+            return False
+        return not answer.content or self.told(answer, _is_renamed, lost)  # a NameNode answers nothing
+
     def read(self, path: str) -> bytes | None:
         """Return the content of a file, or None if it does not exist; of a too large one no more than that is read.
 
@@ -356,11 +367,14 @@ class WebHdfs:
                 if why := self._objection(error.request.url):
                     return Refused(f"{self._address}: nothing was written: {why}")
                 return Refused(f"{text}; give the certificates with ?ca_bundle=")
-            return StoreUnavailable(f"{self._address}: cannot connect: {type(error).__name__}: {error}")
+            hint = unspoken_hint(str(error))
+            return StoreUnavailable(f"{self._address}: cannot connect: {type(error).__name__}: {error}{hint}")
         if isinstance(error, httpx.TransportError | httpx.DecodingError) and not isinstance(
             error, httpx.UnsupportedProtocol
         ):
-            return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s")
+            url, plain = error.request.url, self.host.startswith("webhdfs:")
+            hint = spoken_hint(url.host, url.port or _HTTP, "write swebhdfs:// in the URL") if plain else ""
+            return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s{hint}")
         return Refused(f"{text}; check the URL and its settings")
 
     def _objection(self, url: httpx.URL) -> str:

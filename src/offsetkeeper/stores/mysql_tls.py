@@ -1,4 +1,7 @@
-"""TLS with MySQL, for the driver and for tasks: PyMySQL's own settings leave the server's name unchecked."""
+"""TLS with MySQL, for the driver and for tasks: what PyMySQL alone does not check.
+
+By its own settings it leaves the server's name unchecked, and gives the password in clear to whoever asks for it.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,19 @@ from offsetkeeper.errors import MissingExtra
 _ASKED = 0x0800 | 0x0200 | 0x8000  # CLIENT_SSL, CLIENT_PROTOCOL_41, CLIENT_SECURE_CONNECTION
 _LARGEST, _UTF8 = 1 << 24, 45
 _SAFE = (1, 2)
+_CLEAR = ("mysql_clear_password", "dialog")  # ways of a server to ask for the password itself
+_NOT_LOADED = 2059  # the library's number for a way that it does not have
+IN_CLEAR = (
+    "the server asks for the password in clear, and it was not sent: without TLS that is checked, anybody on the way "
+    "could read it. Give the CA of the server's certificate as ssl_ca, or let the server ask in another way, such as "
+    "caching_sha2_password"
+)
 
 
 def connectable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return PyMySQL's settings, of those in which the setting `tls` has an object of `Tls` or None.
+
+    Only a server whose certificate is checked, or one on this machine's own socket, gets a password in clear.
 
     Raises:
         OSError: a file for TLS is missing, or is not what it should be.
@@ -25,11 +37,26 @@ def connectable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     library = dict(settings)
     tls = library.pop("tls", None)
+    if not (tls and tls.verify) and "unix_socket" not in library:
+        library["auth_plugin_map"] = dict.fromkeys(_CLEAR, _Silent)
     if tls is None:
         return library
     if pymysql.VERSION[:2] < _SAFE:
         raise MissingExtra(f"TLS needs PyMySQL 1.2 or newer, and here is {pymysql.__version__}: pip install -U PyMySQL")
     return {**library, "ssl": tls.context()}
+
+
+class _Silent:
+    """Answers no question for the password. PyMySQL makes one of each connection."""
+
+    def __init__(self, connection: object) -> None:
+        """Keep nothing of it."""
+
+    def authenticate(self, _: object) -> None:
+        """Refuse."""
+        import pymysql  # noqa: PLC0415 - of an extra
+
+        raise pymysql.OperationalError(_NOT_LOADED, IN_CLEAR)
 
 
 def objection(settings: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ SENSELESS = (
 Lost = type[StoreUnavailable] | type[OutcomeUnknown]  # the error of a request whose answer was lost
 
 
-def senseless(address: str, error: Exception, check: str) -> str:
+def senseless(address: str, error: BaseException | None, check: str) -> str:
     """Return the message for an answer of another kind. It shows nothing of the answer, which may have any content.
 
     Args:

@@ -39,7 +39,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
-from offsetkeeper.stores.tables import TableStore, name_tables, table_names
+from offsetkeeper.stores.tables import TableStore, name_tables, of_columns, table_names
 
 log = logging.getLogger("offsetkeeper")
 _OWN = ("schema", "table", "history", "timeout")
@@ -258,7 +258,9 @@ class PostgreSQLStore(TableStore):
         with self._connections.request(connection, lost):
             try:
                 statement = _APPLY.replace("{step}", step).replace("{durable}", _DURABLE)
-                self._run(connection, statement, self._parameters(change))
+                [(done, _)] = self._run(connection, statement, self._parameters(change))
+                if done != 1:
+                    raise ValueError("the row of another statement")
             except (psycopg.errors.DivisionByZero, psycopg.errors.UniqueViolation) as error:
                 raise self._refused(change, _OTHER_WRITER) from error
 
@@ -295,9 +297,9 @@ class PostgreSQLStore(TableStore):
             "topic_ids": _texts(m.after.topic_id for m in moves.values()),
         }
 
-    def _read(self, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
+    def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):
-            return self._run(connection, statement.replace("?", "%s"), parameters)
+            return of_columns(columns, self._run(connection, statement.replace("?", "%s"), parameters))
 
     def _look_hidden(self, group: str) -> None:
         """Say that missing positions may be hidden: that is no reason to refuse, as a policy may let them through."""
@@ -384,13 +386,17 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
             "cannot be parsed: write postgresql://user:password@host:port/database, and special characters in the "
             "password as %XX"
         ) from None
-    checked = {} if "PGSSLMODE" in os.environ else _verifying(found)
-    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **checked, **found}
+    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **_verifying(found), **found}
 
 
 def _verifying(given: Mapping[str, object]) -> dict[str, str]:
-    """Return what makes libpq check certificate and name, if a file for TLS is given: else it may speak without TLS."""
-    return {"sslmode": "verify-full"} if given.keys() & _OF_TLS else {}
+    """Return what makes libpq check certificate and name, if a file for TLS is given: else it may speak without TLS.
+
+    What stands in the URL counts before the environment, so that no variable of another program lowers it.
+    """
+    here = given.keys() & _OF_TLS
+    around = "PGSSLMODE" not in os.environ and any(f"PG{name.upper()}" in os.environ for name in _OF_TLS)
+    return {"sslmode": "verify-full"} if here or around else {}
 
 
 def _is_hopeless(text: str) -> bool:

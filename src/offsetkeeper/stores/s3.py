@@ -12,20 +12,23 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import boto3
+import urllib3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectionClosedError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
     HTTPClientError,
     ProxyConnectionError,
+    ReadTimeoutError,
     SSLError,
 )
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
@@ -37,8 +40,9 @@ OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
 _LONGEST = 700  # a key has 1024 bytes, and names come after the prefix
 PROBE = ".create-if-absent"
 _MISSING, _EXISTS = 404, 412
-_SERVER_ERROR = 500
-_HTTPS = 443
+_NOT_DONE, _SERVER_ERROR = 300, 500
+_MOST = 16 << 20  # bytes of an answer that is no object: a list has at most 1,000 names
+_HTTP, _HTTPS = 80, 443
 _PASSING = {
     *("RequestTimeout", "ConditionalRequestConflict", "OperationAborted"),
     *("SlowDown", "Throttling", "TooManyRequests"),
@@ -121,6 +125,41 @@ class _Bucket:
         return f"{self._connection.root}{folder}/{name}"
 
 
+class _Bounded:
+    """The HTTP of boto3, which would read an answer without an end; an object's content is read by its size.
+
+    Args:
+        session: botocore's.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def send(self, request: Any) -> Any:
+        """See botocore."""
+        streams, request.stream_output = request.stream_output, True
+        answer = self._session.send(request)
+        if not streams or answer.status_code >= _NOT_DONE:
+            answer._content = self._read(answer.raw, request)  # noqa: SLF001 - as botocore does
+        return answer
+
+    def close(self) -> None:
+        """See botocore."""
+        self._session.close()
+
+    def _read(self, raw: Any, request: Any) -> bytes:
+        try:
+            content: bytes = raw.read(_MOST + 1)
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise ReadTimeoutError(endpoint_url=request.url, error=error) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise ConnectionClosedError(endpoint_url=request.url, error=error, request=request) from error
+        if len(content) > _MOST:
+            raw.close()
+            raise HTTPClientError(error=f"the answer has more than {_MOST} bytes")
+        return content
+
+
 class Connection:
     """The client of one bucket and prefix, created at its first use. Any thread may use it.
 
@@ -201,8 +240,12 @@ class Connection:
             except client.exceptions.NoSuchKey:
                 return None
             with closing(found["Body"]) as body:
-                check_size(found["ContentLength"], f"s3://{self.bucket}/{key}")
-                return File(body.read(), found["ETag"])
+                size = found["ContentLength"]
+                check_size(size, f"s3://{self.bucket}/{key}")
+                content = body.read(size + 1)
+                if len(content) > size or body.read(1):  # boto3 checks length and checksum when there is no more
+                    raise ValueError("more bytes than were told")
+                return File(content, found["ETag"])
 
     def put_new(self, key: str, content: bytes, lost: type[OffsetkeeperError]) -> str:
         """Create an object with all of its content and return its tag; empty if the key already exists."""
@@ -256,7 +299,9 @@ class Connection:
             region_name=given("region"),
             profile_name=given("profile"),
         )
-        return session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
+        client = session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
+        client._endpoint.http_session = _Bounded(client._endpoint.http_session)  # noqa: SLF001 - it has no other limit
+        return client
 
     def _failure(self, error: Exception, lost: type[OffsetkeeperError]) -> OffsetkeeperError:
         address = str(getattr(error, "kwargs", {}).get("endpoint_url", ""))
@@ -273,7 +318,14 @@ class Connection:
         ):
             return StoreUnavailable(f"{self._address}: cannot connect: {text}")
         elif isinstance(error, HTTPClientError | ConnectionBroken) and not _is_of_certificate(error):
-            return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}")
+            there = urlsplit(address)
+            plain = there.scheme == "http" and there.hostname
+            hint = (
+                spoken_hint(there.hostname or "", there.port or _HTTP, "write https") if plain else unspoken_hint(text)
+            )
+            return lost(
+                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}{hint}"
+            )
         return Refused(
             f"{self._address}: {self._redact(error)}; nothing was written. Check the bucket, the credentials and their "
             "permissions (s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject), and the settings in the URL"

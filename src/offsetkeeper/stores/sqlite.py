@@ -114,7 +114,7 @@ class SQLiteStore(TableStore):
                 self._write(connection, change)
                 self._connections.commit(connection)
 
-    def _read(self, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
+    def _read(self, _: int, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         """Return the rows; empty if the file does not exist: opening it would create it."""
         if self._connections.file() is None:
             return []

@@ -19,7 +19,7 @@ from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, loa
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition, check_topic
 from offsetkeeper.core.store import not_changed, version_conflict
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, VersionConflict
 from offsetkeeper.stores.base import BaseStore, StoreSettings, StoreUrl
 from offsetkeeper.stores.pool import Pool
 
@@ -114,30 +114,25 @@ class TableStore(BaseStore):
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
-        return self._tables.snapshot(group, self._rows(5, self._LOAD, *[group] * self._LOAD.count("?")))
+        return self._tables.snapshot(group, self._read(5, self._LOAD, *[group] * self._LOAD.count("?")))
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
-        return self._tables.entries(group, self._rows(2, HISTORY, group, group, limit))
+        return self._tables.entries(group, self._read(2, HISTORY, group, group, limit))
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`."""
-        return sorted({group for (group,) in self._rows(1, self._GROUPS) if isinstance(group, str)})
+        return sorted({group for (group,) in self._read(1, self._GROUPS) if isinstance(group, str)})
 
     def close(self) -> None:
         """See `Store.close`."""
         self._connections.close()
 
-    def _rows(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
-        """Return the rows of a statement; StoreUnavailable if they are of another one, as behind a confused proxy."""
-        rows = self._read(statement, *parameters)
-        if any(len(row) != columns for row in rows):
-            self._connections.close()  # the next answer may be another one's too
-            raise StoreUnavailable(f"{self.address}: the answer makes no sense: its rows have not {columns} columns")
-        return rows
+    def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
+        """Return the rows of a statement with names as in `Tables.sql`, and with `?` for each parameter.
 
-    def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
-        """Return the rows of a statement with names as in `Tables.sql`, and with `?` for each parameter."""
+        A server's rows are checked with `of_columns` before its connection can be lent again.
+        """
         raise NotImplementedError
 
     def _obstacles(self) -> Sequence[str]:
@@ -167,6 +162,13 @@ class TableStore(BaseStore):
         found = rows[0][0] if rows else 0
         if found != change.before.version:
             raise version_conflict(self.address, change, found)
+
+
+def of_columns(columns: int, rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """Return the rows of a statement; ValueError if they are of another one, as behind a confused proxy."""
+    if any(len(row) != columns for row in rows):
+        raise ValueError("rows of another statement")
+    return rows
 
 
 def table_names(settings: StoreSettings) -> tuple[str, str, str]:

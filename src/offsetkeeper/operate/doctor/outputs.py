@@ -113,7 +113,7 @@ def _mysql(url: str) -> tuple[str, Callable[[], Told]]:
 
     def ask() -> Told:
         connections = mysql.Connections(read, library, lambda _: None, several=False)
-        with closing(connections), connections.lend() as connection, connections.request():
+        with closing(connections), connections.lend() as connection, connections.request(connection):
             return mysql.server_settings(connection)
 
     return read.address, ask

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from offsetkeeper.core.tls import Tls, of_all
+from offsetkeeper.core.tls import Tls, of_all, spoken_hint, unspoken_hint
 from offsetkeeper.errors import MissingExtra, OutcomeUnknown, Refused, SettingsError, SinkError
 from offsetkeeper.sinks.cassandra.nodes import named_nodes
 
@@ -98,6 +98,12 @@ class Place:
                 f"{self.address}: the files of ssl_ca, ssl_cert or ssl_key cannot be read: {error.strerror}"
             ) from None
 
+    def hint(self, why: str) -> str:
+        """Return the end of a message that says that only one side speaks TLS; else empty."""
+        if self.tls is not None:
+            return unspoken_hint(why)
+        return "".join(spoken_hint(*each, "add ssl=true and ssl_ca to the URL") for each in self.hosts[:1])
+
     def objection(self) -> str:
         """Return why no certificate of the given nodes is accepted; empty if one may be. See `Tls.objection`."""
         if self.tls is None:
@@ -135,7 +141,8 @@ def translated(place: Place, *, decides: bool = False) -> Iterator[None]:
             raise Refused(f"{place.address}: nothing was written: {why}") from None
         why = "; ".join(dict.fromkeys(_line(each) for each in error.errors.values())) or _line(error)
         wrong = any(isinstance(each, cassandra.AuthenticationFailed) for each in error.errors.values())
-        raise (Refused if wrong else SinkError)(f"{place.address} cannot be reached: {why}") from None
+        hint = "" if wrong else place.hint(why)
+        raise (Refused if wrong else SinkError)(f"{place.address} cannot be reached: {why}{hint}") from None
     except (cassandra.RequestValidationException, cassandra.AuthenticationFailed) as error:
         raise Refused(f"{place.address} refused the request: {_line(error)}") from error
     except (cassandra.DriverException, ConnectionException, ErrorMessage) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ _FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.E
 # After these errors, a file server may have done it or may still do it.
 _UNCLEAR = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.ECONNRESET, errno.ENOTCONN}
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would wait for a reader
+
+_NO_LINK = "is a link, and links are not followed here"
 
 
 class LocalTree:
@@ -63,12 +66,18 @@ class LocalTree:
 
     def move(self, source: str, target: str) -> None:
         """See `Tree.move`."""
-        with self._failures(lost=OutcomeUnknown):
-            os.rename(self._at(source), self._at(target))  # noqa: PTH104 - as all of this file, by os
-        try:
-            sync((self._root / target).parent)
-        except OSError as error:
-            raise OutcomeUnknown(f"{self.address}/{target} exists, but may not be durable: {error}") from error
+        with (
+            self._failures(lost=OutcomeUnknown),
+            self._entered(source) as (of, old),
+            self._entered(target) as (to, new),
+        ):
+            if stat.S_ISLNK(os.stat(old, dir_fd=of, follow_symlinks=False).st_mode):
+                raise UnfitFile(self._root / source, _NO_LINK, is_link=True)
+            os.rename(old, new, src_dir_fd=of, dst_dir_fd=to)
+            try:
+                sync(".", to)
+            except OSError as error:
+                raise OutcomeUnknown(f"{self.address}/{target} exists, but may not be durable: {error}") from error
 
     def delete(self, path: str) -> None:
         """See `Tree.delete`."""
@@ -91,7 +100,7 @@ class LocalTree:
         for part in Path(path).parts:
             found /= part
             if found.is_symlink():
-                raise UnfitFile(found, "is a link, and links are not followed here")
+                raise UnfitFile(found, _NO_LINK, is_link=True)
         return found
 
     @contextmanager

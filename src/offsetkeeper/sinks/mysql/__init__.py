@@ -217,7 +217,7 @@ class Session:
     def request(self, connection: Connection) -> Iterator[None]:
         """Limit the time of each answer in the block, and translate errors."""
         connection.limit(self._timeout)
-        with self._connections.request():
+        with self._connections.request(connection):
             yield
 
     def _transact(self, connection: Connection, work: Callable[[Connection], None]) -> None:
@@ -227,7 +227,7 @@ class Session:
             connection.begin()
         work(connection)
         connection.limit(self._timeout)
-        with self._connections.request(OutcomeUnknown):
+        with self._connections.request(connection, OutcomeUnknown):
             connection.commit()
         with suppress(errors.OffsetkeeperError), self.request(connection):  # harmless: all is committed
             connection.drop_staged()

@@ -30,6 +30,7 @@ from thriftpy2.thrift import TClient, TException
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, TTransportException
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.tls import spoken_hint
 from offsetkeeper.errors import OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
@@ -144,6 +145,7 @@ class Connections:
             raise lost(
                 f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}. "
                 "If no answer ever came, transport= or protocol= in the URL differ from those of the server"
+                f"{self._hint()}"
             ) from error
         except (ProtocolError, *SENSELESS) as error:
             check = "the port of HBase's Thrift server (9090), and transport= and protocol= in the URL"
@@ -167,6 +169,9 @@ class Connections:
             protocol = self._protocol(transport, decode_response=False)
             return _Connection(opened, TClient(Hbase, protocol))
         raise StoreUnavailable(f"{self._address}: cannot connect: {'; '.join(errors)}")
+
+    def _hint(self) -> str:
+        return spoken_hint(*self._hosts[0], "no client here has TLS with HBase, see docs/tls.md")
 
     def _refusal(self, error: Any, lost: Lost) -> OffsetkeeperError:
         message = (error.message or b"").decode("utf-8", "replace")

@@ -22,7 +22,7 @@ from offsetkeeper.kafka.consumers import Consumers, named, not_accepted
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.own_settings import check_own
 from offsetkeeper.kafka.replication import KafkaFacts, TopicFacts
-from offsetkeeper.kafka.tls import refused
+from offsetkeeper.kafka.tls import refused, speaks_tls
 from offsetkeeper.kafka.trusted import refuse_code
 from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
@@ -33,6 +33,7 @@ _OURS = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
     r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
 )
+_AWAY = {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"}
 _DEFAULTS = {
     "reconnect.backoff.max.ms": "1000",
     "socket.nagle.disable": "true",
@@ -167,7 +168,9 @@ class Clients:
             return Refused(f"{self._address}: {what}: nothing was written: {found.str()}")
         if judge(found).unwritten:
             return Refused(f"{self._address}: {what}: Kafka refused ({found.name()}: {text}), and nothing was written")
-        return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
+        at = speaks_tls(self._brokers, self.options) if found.name() in _AWAY else ""
+        hint = f". {at} speaks TLS: add security.protocol=ssl or sasl_ssl to the URL" if at else ""
+        return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}{hint}")
 
     def close(self) -> None:
         """Close all clients; they are created again when needed."""

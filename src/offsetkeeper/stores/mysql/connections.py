@@ -14,7 +14,7 @@ from pymysql.cursors import Cursor
 from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores import base
-from offsetkeeper.stores.mysql_tls import connectable, objection
+from offsetkeeper.stores.mysql_tls import IN_CLEAR, connectable, objection
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 from offsetkeeper.stores.tls import NAMES, SWITCHES, read_tls
 
@@ -109,7 +109,10 @@ class Connection(_Connection):
             while True:
                 results.append((cursor.rowcount, cursor.fetchall() if cursor.description else ()))
                 if not cursor.nextset():
-                    return results
+                    break
+        if len(results) != len(statements):
+            raise ValueError("the answer to another request")
+        return results
 
     def limit(self, seconds: float | None) -> None:
         """Set the time limit of an answer."""
@@ -187,8 +190,10 @@ class Connections(Pool[Connection]):
         self._several = several
 
     @contextmanager
-    def request(self, lost: Lost = StoreUnavailable) -> Iterator[None]:
-        """Translate errors of the library in the block.
+    def request(self, connection: Connection, lost: Lost = StoreUnavailable) -> Iterator[None]:
+        """Translate errors of the library in the block, which uses the connection.
+
+        After an answer that makes no sense the connection is closed: it may have the rest of that answer in it.
 
         Raises:
             StoreUnavailable: surely rolled back, and worth a retry.
@@ -202,6 +207,7 @@ class Connections(Pool[Connection]):
         except OffsetkeeperError:
             raise
         except SENSELESS as error:
+            connection.drop()
             raise lost(senseless(self._address, error, "the port of MySQL (3306)")) from error
 
     def _open(self) -> Connection:
@@ -219,7 +225,7 @@ class Connections(Pool[Connection]):
         except (OSError, RuntimeError, *SENSELESS) as error:  # certificates, and libraries of an authentication method
             raise Refused(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
-            with self.request():
+            with self.request(connection):
                 connection.run([_SETUP])
                 [(_, [(packet,)])] = connection.run(["SELECT @@max_allowed_packet"])
                 connection.packet = packet - _MARGIN
@@ -231,6 +237,8 @@ class Connections(Pool[Connection]):
 
     def _unconnected(self, error: pymysql.Error) -> OffsetkeeperError:
         code = code_of(error)
+        if IN_CLEAR in error.args:
+            return Refused(f"{self._address}: nothing was written: {IN_CLEAR}")
         if "CERTIFICATE" in str(error) and (why := objection(self._library)):
             return Refused(f"{self._address}: nothing was written: {why}")
         ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # no TLS, or an unknown authentication method

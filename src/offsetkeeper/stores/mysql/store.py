@@ -30,7 +30,7 @@ from offsetkeeper.stores.mysql.connections import (
 from offsetkeeper.stores.mysql.settings import clock_ms, server_settings
 from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
 from offsetkeeper.stores.mysql.tables import check_tables, make_tables, triggers
-from offsetkeeper.stores.tables import LOAD, VERSION, TableStore, table_names
+from offsetkeeper.stores.tables import LOAD, VERSION, TableStore, of_columns, table_names
 
 _EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
 _NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # each server has some of them
@@ -66,9 +66,9 @@ class MySQLStore(TableStore):
         """See `Store.apply`."""
         with self._connections.lend() as connection:
             wanted = self._statements(connection, change)
-            with self._connections.request():
+            with self._connections.request(connection):
                 self._check(connection, change, ["START TRANSACTION"], wanted)
-            with self._connections.request(OutcomeUnknown):
+            with self._connections.request(connection, OutcomeUnknown):
                 self._run(connection, change, [*wanted.writes, "COMMIT"])
 
     def close(self) -> None:
@@ -78,17 +78,17 @@ class MySQLStore(TableStore):
 
     def identity(self) -> str:
         """See `TransactionalStore.identity`."""
-        with self._connections.lend() as connection, self._connections.request():
+        with self._connections.lend() as connection, self._connections.request(connection):
             return database_identity(connection)
 
     def server_settings(self) -> dict[str, str | None]:
         """See `Examined.server_settings`."""
-        with self._connections.lend() as connection, self._connections.request():
+        with self._connections.lend() as connection, self._connections.request(connection):
             return server_settings(connection)
 
     def clock_ms(self) -> int:
         """See `Clocked.clock_ms`."""
-        with self._connections.lend() as connection, self._connections.request():
+        with self._connections.lend() as connection, self._connections.request(connection):
             return clock_ms(connection)
 
     @contextmanager
@@ -107,7 +107,7 @@ class MySQLStore(TableStore):
 
     def _transact(self, connection: Connection, change: Change) -> Iterator[Connection]:
         self._statements(connection, change)  # refuse a change that is too large before it begins
-        with self._lent.request():
+        with self._lent.request(connection):
             version = connection.execute(self._sql(VERSION), (change.after.group,))
             self._check_version(change, version.fetchall())
             connection.execute("START TRANSACTION")
@@ -115,14 +115,14 @@ class MySQLStore(TableStore):
         with self._lend(connection):
             yield connection
         self._check_open(connection, change)
-        with self._lent.request():
+        with self._lent.request(connection):
             connection.run([OURS])  # the block may have set another mode
             wanted = self._statements(connection, change)
             self._check(connection, change, [], wanted)
             self._run(connection, change, wanted.writes)
-        with self._lent.request(OutcomeUnknown):
+        with self._lent.request(connection, OutcomeUnknown):
             connection.commit()
-        with suppress(OffsetkeeperError), self._lent.request():  # harmless: all is committed
+        with suppress(OffsetkeeperError), self._lent.request(connection):  # harmless: all is committed
             connection.drop_staged()
             connection.renew()
             return
@@ -167,7 +167,7 @@ class MySQLStore(TableStore):
     def _check_open(self, connection: Connection, change: Change) -> None:
         what = "closed the connection, which ended the transaction: all was rolled back"
         if not connection.closed:
-            with self._lent.request():
+            with self._lent.request(connection):
                 try:
                     connection.run([f"RELEASE SAVEPOINT {_MARK}"])
                 except pymysql.Error as error:
@@ -188,13 +188,14 @@ class MySQLStore(TableStore):
         return self._refused(change, what)
 
     def _obstacles(self) -> Sequence[str]:
-        with self._connections.lend() as connection, self._connections.request():
+        with self._connections.lend() as connection, self._connections.request(connection):
             return triggers(connection, self._settings.schema, table_names(self._settings))
 
-    def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
-        with self._connections.lend() as connection, self._connections.request():
+    def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
+        with self._connections.lend() as connection, self._connections.request(connection):
             text = self._sql(statement) % tuple(map(connection.escape, parameters))
-            [(_, [(read_only,)]), (_, rows)] = connection.run(["SELECT @@global.read_only", text])
+            [(_, [(read_only,)]), (_, found)] = connection.run(["SELECT @@global.read_only", text])
+            rows = of_columns(columns, found)
         if read_only not in {0, "OFF"}:
             raise StoreUnavailable(f"{self.address} is read-only for now, or a replica, which may be behind")
         return rows

@@ -16,14 +16,13 @@ from redis.connection import parse_url
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import REMEDY
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
     OutcomeUnknown,
     Refused,
     SettingsError,
-    StoreError,
     StoreUnavailable,
 )
 from offsetkeeper.stores.base import StoreUrl
@@ -212,8 +211,10 @@ class Connections:
                 return _checked(self._exchange(self._nodes.get(group, self._home), commands, lost))
             except exceptions.MovedError as moved:
                 self._nodes[group] = (moved.host or self._home[0], moved.port)
-            except StoreError:
-                self._nodes.pop(group, None)  # its node may be gone: ask the first node again for the new one
+            except exceptions.NoScriptError:
+                raise
+            except (OffsetkeeperError, exceptions.RedisError):
+                self._nodes.pop(group, None)  # its node may be gone or another's: ask the first node for the new one
                 raise
         raise StoreUnavailable(f"{self._address}: the nodes of the cluster do not agree on who holds {group!r}")
 
@@ -259,7 +260,9 @@ class Connections:
             or "WRONG_VERSION" in text
         )
         kind: type[OffsetkeeperError] = Refused if hopeless and not _passes(error) else StoreUnavailable
-        return kind(f"{self._address}: cannot connect: {self._url.redact(text)}")
+        plain = self._url.parts.scheme == "redis" and isinstance(error, exceptions.ConnectionError)
+        hint = spoken_hint(*node, "write rediss:// in the URL") if plain else unspoken_hint(text)
+        return kind(f"{self._address}: cannot connect: {self._url.redact(text)}{hint}")
 
     @contextmanager
     def _refusals(self, group: str, lost: Lost = StoreUnavailable) -> Iterator[None]:

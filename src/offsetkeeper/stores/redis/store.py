@@ -81,7 +81,10 @@ class RedisStore(BaseStore):
         reply = self._connections.run(change.after.group, _APPLY, keys, arguments)
         if reply != b"done":
             with self._connections.sensible(OutcomeUnknown):
-                raise self._conflict(change, keys, texts(reply))
+                version, key, partition = _refusal(texts(reply), keys)
+            if version is not None:
+                raise version_conflict(self.address, change, self._version(version, change.after.group))
+            raise self._conflict(change, key, partition)
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
@@ -100,14 +103,15 @@ class RedisStore(BaseStore):
 
     def _page(self, group: str, start: int, count: int) -> tuple[list[bytes], list[bytes]]:
         """Return the version, if there is one, and some lines of the history, newest first, of one moment."""
+        replies = self._at_once(
+            group,
+            [
+                ("HGET", self._keys.control(group), "version"),
+                ("LRANGE", self._keys.history(group), start, start + count - 1),
+            ],
+        )
         with self._connections.sensible():
-            version, lines = self._at_once(
-                group,
-                [
-                    ("HGET", self._keys.control(group), "version"),
-                    ("LRANGE", self._keys.history(group), start, start + count - 1),
-                ],
-            )
+            version, lines = replies
             return list(texts([] if version is None else [version])), list(texts(lines))
 
     def groups(self) -> Sequence[str]:
@@ -199,16 +203,9 @@ class RedisStore(BaseStore):
             *(" ".join(rows.get(topic, ())) for topic in topics),
         ]
 
-    def _conflict(self, change: Change, keys: Sequence[str], found: Sequence[bytes]) -> VersionConflict:
-        """Return the error for what the script found; ValueError if it cannot have found that."""
+    def _conflict(self, change: Change, key: str, partition: int) -> VersionConflict:
+        """Return the error for a position that another program has changed."""
         group = change.after.group
-        kind, *told = found
-        if kind == b"version":
-            [version] = told
-            return version_conflict(self.address, change, self._version(version, group))
-        key, partition = told[0].decode(), int(told[1])
-        if kind != b"position" or key not in keys:
-            raise ValueError("another script has answered")
         what = f"another program changed partition {partition} in {key!r}"
         topics = {tp.topic for tp in change.before.positions}
         if key not in {self._keys.positions(group, topic) for topic in topics}:
@@ -233,6 +230,18 @@ class RedisStore(BaseStore):
 
     def _where(self, key: str, group: str) -> str:
         return f"{key!r} in {self.address}, group {group!r},"
+
+
+def _refusal(found: Sequence[bytes], keys: Sequence[str]) -> tuple[bytes | None, str, int]:
+    """Return what the script has found: another version, or a key and its partition; ValueError if it cannot have."""
+    kind, *told = found
+    if kind == b"version":
+        [version] = told
+        return version, "", 0
+    key, partition = told[0].decode(), int(told[1])
+    if kind != b"position" or key not in keys:
+        raise ValueError("another script has answered")
+    return None, key, partition
 
 
 def _load_line(line: bytes, where: str) -> Entry:

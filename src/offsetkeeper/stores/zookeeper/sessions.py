@@ -21,8 +21,8 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.tls import Tls, of_all
-from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.core.tls import Tls, of_all, spoken_hint, unspoken_hint
+from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import SENSELESS, Lost, senseless
 from offsetkeeper.stores.zookeeper.nodes import Rows
@@ -41,7 +41,21 @@ _FORBIDDEN = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.Inv
 _MOVED_ON = (exceptions.BadVersionError, exceptions.NodeExistsError, exceptions.NoNodeError)
 _TRIES = 5
 _MOST = 64 << 20  # bytes of an answer: servers take no node of more than a few MiB, and list children
+_ASKED = 3  # servers that are asked whether they speak TLS
 _ANY = -1  # version of a node
+
+
+class _Senseless(Exception):
+    """An answer makes no sense; the cause says why."""
+
+
+@contextmanager
+def sensible() -> Iterator[None]:
+    """Read an answer in the block. What goes wrong elsewhere in a request is an error of our own."""
+    try:
+        yield
+    except SENSELESS as error:
+        raise _Senseless from error
 
 
 class Request(NamedTuple):
@@ -52,7 +66,9 @@ class Request(NamedTuple):
 
     def wait(self, result: Any) -> Any:
         """Wait for kazoo's asynchronous result and return its value."""
-        return result.get(timeout=max(self.deadline - environment.monotonic(), 0.001))
+        left = max(self.deadline - environment.monotonic(), 0.001)
+        with sensible():
+            return result.get(timeout=left)
 
     def agree(self, path: str) -> Any:
         """Ask a majority of the servers, so that the next answers have all changes that were acknowledged before.
@@ -104,9 +120,10 @@ class Request(NamedTuple):
             for path, data in rows.items():
                 (transaction.set_data if path in known else transaction.create)(path, data)
             results = self.wait(transaction.commit_async())
-            failed = [(number, result) for number, result in enumerate(results) if _is_cause(result)]
-            if not failed:
-                return results[0]
+            with sensible():
+                failed = [(number, result) for number, result in enumerate(results) if _is_cause(result)]
+                if not failed:
+                    return results[0]
             number, cause = failed[0]
             if number == 0 or not isinstance(cause, exceptions.NoNodeError | exceptions.NodeExistsError):
                 raise cause
@@ -194,11 +211,10 @@ class Sessions:
             raise VersionConflict(f"{self._address}: nothing was written: {error!r}") from error
         except exceptions.KazooException as error:
             raise Refused(f"{self._address}: ZooKeeper refused, and nothing was written: {error!r}") from error
-        except OffsetkeeperError:
-            raise
-        except SENSELESS as error:
+        except _Senseless as found:
             self._drop(client)
-            raise lost(senseless(self._address, error, "the port of ZooKeeper (2181)")) from error
+            cause = found.__cause__
+            raise lost(senseless(self._address, cause, "the port of ZooKeeper (2181)")) from cause
 
     def close(self) -> None:
         """End the session."""
@@ -234,7 +250,16 @@ class Sessions:
             raise self._forbidden(exceptions.AuthFailedError())
         if why := self._objection():
             raise Refused(f"{self._address}: nothing was written: {why}")
-        raise StoreUnavailable(f"{self._address}: cannot connect: {log.last or 'no server answered in time'}")
+        why = log.last or "no server answered in time"
+        raise StoreUnavailable(f"{self._address}: cannot connect: {why}{self._hint(why)}")
+
+    def _hint(self, why: str) -> str:
+        if self._settings.get("use_ssl"):
+            return unspoken_hint(why)
+        hosts, _ = collect_hosts(self._settings["hosts"])
+        return next(
+            filter(None, (spoken_hint(host, port, "add tls=true to the URL") for host, port in hosts[:_ASKED])), ""
+        )
 
     def _objection(self) -> str:
         """Return why no certificate of the servers is accepted; empty if one may be, and without TLS."""

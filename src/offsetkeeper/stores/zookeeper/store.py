@@ -30,7 +30,7 @@ from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown,
 from offsetkeeper.stores.base import BaseStore, read_choice, read_number, read_url
 from offsetkeeper.stores.zookeeper import nodes
 from offsetkeeper.stores.zookeeper.nodes import Paths, Rows
-from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions
+from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions, sensible
 
 log = logging.getLogger(__name__)
 _LEAST, _MOST, _MARGIN = 65_536, 2**31 - 1, 4_096
@@ -206,7 +206,8 @@ class ZooKeeperStore(BaseStore):
                     node = 0
                 else:
                     stat = request.change(lambda multi: multi.set_data(paths.ledger, ledger, seen.node), rows, known)
-                    node = int(stat.version)
+                    with sensible():
+                        node = int(stat.version)
         except VersionConflict as error:
             with self._sessions.request() as request:
                 found = self._look(request, change.after.group)
