@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from offsetkeeper.core.codec import GARBAGE, MOST_PARTITIONS, REMEDY, control_fields, dump, empty, load_position, read_control
+from offsetkeeper.core.codec import (
+    GARBAGE,
+    MOST_PARTITIONS,
+    REMEDY,
+    control_fields,
+    dump,
+    empty,
+    load_position,
+    read_control,
+)
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Positions, TopicPartition, by_topic, check_partition
 from offsetkeeper.core.outside import load_stored, reason
