@@ -14,6 +14,7 @@ import pytest
 
 from monitor.scene import Served
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.server import wait_until
 
 LIMIT_S = 300  # of a process on a busy machine; it is there so that each has an end
@@ -45,6 +46,7 @@ def edited(folder: Path, edit: Callable[[str], str]) -> str:
     """Return the URL of a store with a group `big` and another one; the newest file of the first is edited, or each."""
     url = f"file://{folder}"
     with closing(open_store(url)) as store:
+        assert isinstance(store, FolderStore)
         store.init()
         for group in ("big", "small"):
             ledger = Ledger(store, group)

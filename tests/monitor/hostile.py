@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing.synchronize import Event
 from typing import Self
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 PACE_S = 0.1  # between two bytes of who is slow
 AGAIN_S = 0.5  # between two connections: five hundred that come again at once are an attack on the network
 HOST = "host: 127.0.0.1\r\n"

@@ -16,13 +16,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from monitor.gallery import Gallery, group
-from monitor.hostile import Crowd
-from monitor.scene import LIMIT_S
+from monitor.hostile import LIMIT_S, Crowd
 from offsetkeeper.monitor import server
 
 CLIENTS = 500
 TRIES = 5
-FAST_S, LONGEST_S = 1.0, 60.0
+FAST_S, LONGEST_S = 1.0, 120.0
 POLL_S = 1.0
 MOST_MB = 300
 
@@ -47,6 +46,7 @@ def test_five_hundred_hostile_clients_delay_no_honest_one(addresses: int, capfd:
                 worked_s[path].append(cpu_s(pid) - start_s)
         most_mb = int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 1000
         said = capfd.readouterr().err
+    sys.stdout.write(f"{worked_s} {most_mb}\n")
     assert max(map(median, worked_s.values())) < FAST_S
     assert most_mb < MOST_MB
     assert said == ""

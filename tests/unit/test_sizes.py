@@ -24,10 +24,12 @@ from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Entry, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.outside import LONGEST, MOST_VALUES, load_json, load_stored
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError
 from offsetkeeper.operate.reset_plan import Step, load_plan
 from offsetkeeper.stores import files as files_module
 from offsetkeeper.stores import open_store
+from offsetkeeper.stores.folder import FolderStore
 
 N = MOST_VALUES // 2 + 1
 DENSE: dict[str, Callable[[], str]] = {
@@ -207,7 +209,7 @@ def test_a_checkpoint_of_more_logs_than_one_can_have_is_not_read(
     """60,000 files took 7.6 s and 117 MB, and nothing said where it would end."""
     files, reads = _state(tmp_path, batches=50), list[str]()
     read = files.read
-    monkeypatch.setattr(files, "read", lambda name: reads.append(name) or read(name))
+    monkeypatch.setattr(files, "read", lambda name: (reads.append(name), read(name))[1])  # type: ignore[func-returns-value]
     monkeypatch.setattr(contents, "MOST_LOGS", 101)
     assert read_checkpoint(files).offsets == [*range(50)]
     (tmp_path / "commits" / "50").touch()
@@ -222,7 +224,7 @@ def test_a_checkpoint_of_larger_logs_than_one_can_have_is_not_read(
 ) -> None:
     files, reads = _state(tmp_path, batches=50), list[str]()
     read = files.read
-    monkeypatch.setattr(files, "read", lambda name: reads.append(name) or read(name))
+    monkeypatch.setattr(files, "read", lambda name: (reads.append(name), read(name))[1])  # type: ignore[func-returns-value]
     for number in range(50):
         (tmp_path / "offsets" / f"{number}").write_bytes(bytes(1_000))
     monkeypatch.setattr(contents, "LARGEST_LOGS", 10_000)
@@ -287,9 +289,15 @@ def test_a_group_of_more_partitions_than_can_be_read_is_not_written() -> None:
         dump_control(Snapshot("g", 1, positions=at))
 
 
+def _folder(path: Path) -> Store:
+    store = open_store(f"file://{path}")
+    assert isinstance(store, FolderStore)
+    store.init()
+    return store
+
+
 def test_a_history_is_read_up_to_a_number_of_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(open_store(f"file://{tmp_path}")) as store:
-        store.init()
+    with closing(_folder(tmp_path)) as store:
         ledger = Ledger(store, "g")
         ledger.acquire()
         ledger.place({TopicPartition("a", number): Position(0) for number in range(10)})
@@ -303,15 +311,16 @@ def test_a_history_is_read_up_to_a_number_of_ranges(tmp_path: Path, monkeypatch:
 def test_large_files_of_a_history_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight at a time had half a gigabyte."""
     monkeypatch.setattr(files_module, "_LARGE", 100)
-    with closing(open_store(f"file://{tmp_path}")) as store:
-        store.init()
+    with closing(_folder(tmp_path)) as store:
         ledger = Ledger(store, "g")
         ledger.acquire()
         for number in range(20):
             ledger.place({TopicPartition("a", number): Position(0)})
         made = list[int]()
         monkeypatch.setattr(
-            ThreadPoolExecutor, "map", lambda _, call, every: made.append(len(every)) or list(map(call, every))
+            ThreadPoolExecutor,
+            "map",
+            lambda _, call, every: (made.append(len(every)), list(map(call, every)))[1],  # type: ignore[func-returns-value]
         )
         assert len(store.history("g")) == 21
     assert made == [1] * 20
