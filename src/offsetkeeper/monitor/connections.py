@@ -91,6 +91,8 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """See `H11Protocol`."""
         super().on_response_complete()
+        if self._is_last:  # who still sends has until our own limit to see the answer
+            self._unset_keepalive_if_required()
         self._turn()
 
     def pause_writing(self) -> None:
