@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from fixtures.groups import commit, committed
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
 from offsetkeeper.cli.replay import _function, _opened
+from offsetkeeper.core.environment import Environment, using
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, RangeGone, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
@@ -280,18 +281,45 @@ def test_what_goes_wrong_in_a_task_is_raised_as_ours(desk: Desk, spark: SparkSes
 
 @pytest.mark.timeout(30)  # a FIFO would be waited for without an end
 def test_what_others_put_in_place_of_the_unfinished_file_is_not_written_into(tmp_path: Path) -> None:
-    victim, part = tmp_path / "victim", tmp_path / "x.jsonl.part"
+    victim = tmp_path / "victim"
     victim.write_text("mine", "utf-8")
-    for make in (lambda: part.symlink_to(victim), lambda: os.mkfifo(part), lambda: part.write_text("old", "utf-8")):
-        make()
-        with _opened(str(tmp_path / "x.jsonl")) as file:
-            file.write("new")
-        assert (tmp_path / "x.jsonl").read_text("utf-8") == "new"
-        (tmp_path / "x.jsonl").unlink()
+    with using(SameToken()):
+        part = tmp_path / "x.jsonl.token.part"
+        for make in (lambda: part.symlink_to(victim), lambda: os.mkfifo(part), lambda: part.write_text("old", "utf-8")):
+            make()
+            with pytest.raises(SettingsError, match="cannot be written"), _opened(str(tmp_path / "x.jsonl")):
+                pass
+            part.unlink()
     assert victim.read_text("utf-8") == "mine"
-    part.mkdir()
-    with pytest.raises(SettingsError, match="cannot be written"), _opened(str(tmp_path / "x.jsonl")):
-        pass
     (tmp_path / "away").symlink_to(tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="already exists"), _opened(str(tmp_path / "away")):
         pass
+
+
+class SameToken(Environment):
+    """All know the token."""
+
+    def token(self, size: int = 8) -> str:
+        """Return it."""
+        del size
+        return "token"
+
+
+def test_two_replays_to_one_file_do_not_write_into_each_other(tmp_path: Path) -> None:
+    """The name of the unfinished file was the same, and the second deleted that of the first."""
+    path = tmp_path / "x.jsonl"
+    with _opened(str(path)) as first:
+        first.write("first")
+        with _opened(str(path)) as second:
+            second.write("second")
+        assert path.read_text("utf-8") == "second"
+        path.unlink()
+    assert path.read_text("utf-8") == "first"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_replay_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with suppress(Refused), _opened(str(tmp_path / "x.jsonl")) as file:
+        file.write("half")
+        raise Refused("no")
+    assert not [*tmp_path.iterdir()]

@@ -144,6 +144,11 @@ class Served:
         self.code = self._process.returncode
         return errors
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def json(self, path: str) -> Any:
         """Return what a path of the API answers."""
         return self.client.get(path).json()

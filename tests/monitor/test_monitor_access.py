@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.monitor.access import check_proxy, check_token, has_token, is_loopback, is_same_site, knows_host
+from offsetkeeper.monitor.access import (
+    check_proxy,
+    check_token,
+    counted_as,
+    has_token,
+    is_loopback,
+    is_same_site,
+    knows_host,
+)
 
 TOKEN = "0123456789abcdef"
 
@@ -94,3 +102,21 @@ def test_a_proxy_is_an_address_or_a_network(address: str) -> None:
 def test_nobody_else_is_trusted_as_a_proxy(address: str) -> None:
     with pytest.raises(SettingsError, match="--trust-proxy"):
         check_proxy(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::7", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::7", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("", ""),
+        ("a name", "a name"),
+    ],
+)
+def test_a_client_has_all_addresses_of_its_network(address: str, counted: str) -> None:
+    """Else it had as many connections as it takes addresses."""
+    assert counted_as(address) == counted

@@ -211,14 +211,18 @@ def test_an_upgrade_is_no_way_to_send_requests_before_the_answer() -> None:
 @pytest.mark.parametrize(
     ("more", "code"),
     [
-        (b"a:b\r\n" * 30_000 + b"\r\n", 400),
+        (b"a:b\r\n" * 30_000 + b"\r\n", 431),
+        (b"a:b\r\n" * 199 + b"\r\n", 431),
+        (b"cookie: " + b"x" * 70_000 + b"\r\n\r\n", 431),
+        (b"a:" + b" " * 15_000 + b"\0\r\n\r\n", 400),
+        (b"a:" + b"\r\n\t \t" * 3_000 + b"\0\r\n\r\n", 431),
         (b"content-length: 1000001\r\n\r\n" + bytes(50_000), 413),
         (b"transfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 30_000, 411),
     ],
-    ids=["headers", "a long body", "tiny chunks"],
+    ids=["headers", "lines", "a long head", "blanks", "folded blanks", "a long body", "tiny chunks"],
 )
 def test_what_is_dear_to_read_is_not_read(more: bytes, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these once kept all others waiting for half a second, and was one of hundreds."""
+    """Each of these once kept all others waiting for half a second or two, and was one of hundreds."""
     parsed, original = [], H11Protocol.data_received
 
     def data_received(self: H11Protocol, data: bytes) -> None:
@@ -227,7 +231,77 @@ def test_what_is_dear_to_read_is_not_read(more: bytes, code: int, monkeypatch: p
 
     monkeypatch.setattr(H11Protocol, "data_received", data_received)
     assert b"HTTP/1.1 %d " % code in asyncio.run(exchange(HALF + more))
-    assert sum(parsed) < 25_000
+    assert sum(parsed) < (25_000 if code in {411, 413} else 1)
+
+
+def test_cookies_of_twenty_kilobytes_are_read() -> None:
+    """A proxy with a login may add them."""
+    asked = HALF + b"cookie: " + b"x" * 20_000 + b"\r\nconnection: close\r\n\r\n"
+    assert b"HTTP/1.1 200 " in asyncio.run(exchange(asked))
+
+
+def test_a_head_may_come_byte_by_byte_and_with_the_next_one() -> None:
+    async def ask() -> bytes:
+        async with listening({}) as (address, _), asyncio.timeout(LIMIT_S):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for byte in HALF.replace(b"GET", b"POST") + b"content-length: 3\r\n\r\nabc":
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0)
+            found = await reader.readuntil(b"ok")
+            writer.write(HALF + b"\n")  # a line may end with a line feed alone
+            found += await reader.readuntil(b"ok")
+            writer.close()
+            return found
+
+    assert asyncio.run(ask()).count(b"HTTP/1.1 200 ") == 2
+
+
+@pytest.mark.parametrize("first", [b"\x16\x03\x01\x02", b"\r\n\r\n", b" GET / HTTP/1.1\r\n", HALF + b"a:\0\r\n\r\n"])
+def test_what_cannot_become_a_request_is_answered_at_once(first: bytes) -> None:
+    assert asyncio.run(exchange(first)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [(b"content-length: 1500000\r\n\r\n", 413), (b"transfer-encoding: chunked\r\n\r\n", 411), (b"a:b\r\n" * 200, 431)],
+    ids=["a long body", "chunks", "headers"],
+)
+def test_who_still_sends_gets_the_answer(head: bytes, code: int) -> None:
+    """Closed at once, the connection would be reset, and the answer lost with it."""
+
+    async def send_then_read() -> bytes:
+        async with listening({}) as (address, _), asyncio.timeout(LIMIT_S):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(HALF.replace(b"GET", b"POST") + head)
+            for _ in range(100):
+                writer.write(bytes(15_000))
+                await writer.drain()
+                await asyncio.sleep(0.001)
+            found = await reader.read()
+            writer.close()
+            return found
+
+    assert asyncio.run(send_then_read()).startswith(b"HTTP/1.1 %d " % code)
+
+
+def test_who_sends_without_end_is_not_read_for_ever() -> None:
+    async def send() -> int:
+        async with listening({}) as (address, _), asyncio.timeout(LIMIT_S):
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(HALF + b"content-length: 900000000\r\n\r\n")
+            sent = 0
+            try:
+                while sent < 900_000_000:
+                    writer.write(bytes(100_000))
+                    sent += 100_000
+                    await writer.drain()
+            except OSError:
+                pass
+            return sent
+
+    assert asyncio.run(send()) < 30_000_000
 
 
 def test_a_request_for_the_head_of_events_has_an_end() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
-from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.store import Store
+from offsetkeeper.monitor import history as history_module
 from offsetkeeper.monitor.history import NO_HISTORY, History, read_on
 from offsetkeeper.operate.audit import Kind
 
@@ -84,3 +89,30 @@ def test_a_reset_is_audited_at_once() -> None:
     ledger.rewind({TopicPartition("orders", 0): Position(9)}, "skip", force=True)
     [gap] = reader.poll(101).findings
     assert (gap.kind, gap.start, gap.end) == (Kind.GAP, 2, 9)
+
+
+def test_entries_of_far_more_ranges_than_partitions_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who may write in the store may give a group of one partition entries of a hundred thousand each."""
+    store = open_store("memory://many-ranges")
+    ledger = run(store, 1)
+    commit(ledger, 300)
+    asked: list[int] = []
+    many = tuple(OffsetRange("orders", number, 0, 1) for number in range(100))
+    whole = store.history
+
+    def history(group: str, limit: int = 100) -> list[Entry]:
+        asked.append(limit)
+        return [replace(entry, ranges=many) for entry in whole(group, limit)]
+
+    monkeypatch.setattr(store, "history", history)
+    monkeypatch.setattr(history_module, "_MOST_RANGES", 1_000)
+    assert len(Reader(store).poll(0).entries) == 10
+    assert asked == [20]
+    asked.clear()
+    monkeypatch.setattr(history_module, "_MOST_RANGES", 1_000_000)
+    reader = Reader(store)
+    assert len(reader.poll(0).entries) == 302
+    assert asked == [20, 160, 1000]
+    monkeypatch.setattr(history_module, "_MOST_RANGES", 20_000)
+    commit(ledger)
+    assert len(reader.poll(0).entries) == 200

@@ -13,6 +13,7 @@ import pytest
 
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.monitor import webhook as webhook_module
 from offsetkeeper.monitor.alerts import Key, Notice, Rule
 from offsetkeeper.monitor.webhook import Webhook
 from offsetkeeper.testing.server import wait_until
@@ -125,6 +126,22 @@ def test_what_is_away_for_too_long_is_given_up_and_said(caplog: pytest.LogCaptur
     wait_until(lambda: "was not told" in caplog.text, "it was given up", LIMIT_S)
     assert "127.0.0.1: no answer (ConnectError)" in caplog.text
     assert SECRET not in caplog.text + repr(webhook)
+
+
+def test_of_too_many_that_wait_the_oldest_are_dropped_and_it_is_said(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the other side is away for days, thousands may come; the newest tell how things are."""
+    monkeypatch.setattr(webhook_module, "MOST", 3)
+    webhook = Webhook(receiver.url)
+    for number in range(5):
+        webhook.put(notice(number))
+    webhook.start()
+    wait_until(lambda: len(receiver.taken) == 3, "the others were taken", LIMIT_S)
+    assert [each["group"] for each in receiver.taken] == ["g2", "g3", "g4"]
+    assert caplog.text.count("was not told to 127.0.0.1: more than 3 wait") == 2
+    assert "group g0" in caplog.text
+    assert SECRET not in caplog.text
 
 
 @pytest.mark.parametrize("url", ["hooks.example/x", "ftp://hooks.example", "http:///s3cret", "http://[x", "/s3cret"])

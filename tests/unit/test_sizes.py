@@ -6,6 +6,7 @@ import json
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +14,22 @@ from time import process_time
 
 import pytest
 
-from offsetkeeper.checkpoint import Checkpoint, LocalFiles, StateStore, inspect, read_checkpoint, verify
+from offsetkeeper.checkpoint import Checkpoint, LocalFiles, StateStore, contents, inspect, read_checkpoint, verify
 from offsetkeeper.checkpoint.contents import Kept
+from offsetkeeper.checkpoint.files import no_more
 from offsetkeeper.core.batch import Batch
-from offsetkeeper.core.codec import dump, dump_entry, entry_fields, load_control, load_entry
+from offsetkeeper.core.codec import dump, dump_control, dump_entry, entry_fields, load_control, load_entry
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Entry, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.outside import LONGEST, MOST_VALUES, load_json, load_stored
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError
 from offsetkeeper.operate.reset_plan import Step, load_plan
+from offsetkeeper.stores import files as files_module
 from offsetkeeper.stores import open_store
+from offsetkeeper.stores.folder import FolderStore
 
 N = MOST_VALUES // 2 + 1
 DENSE: dict[str, Callable[[], str]] = {
@@ -196,3 +201,126 @@ def test_a_long_reason_is_kept_with_its_begin_and_its_end() -> None:
     for odd in ({"event": "e" * 2 * LONGEST}, {"change_id": "c" * 2 * LONGEST}, {"token": "t" * 2 * LONGEST}, moves):
         with pytest.raises(CorruptStore):
             load_entry(json.dumps(raw | odd), 1, "here")
+
+
+def test_a_checkpoint_of_more_logs_than_one_can_have_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60,000 files took 7.6 s and 117 MB, and nothing said where it would end."""
+    files, reads = _state(tmp_path, batches=50), list[str]()
+    read = files.read
+    monkeypatch.setattr(files, "read", lambda name: (reads.append(name), read(name))[1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(contents, "MOST_LOGS", 101)
+    assert read_checkpoint(files).offsets == [*range(50)]
+    (tmp_path / "commits" / "50").touch()
+    reads.clear()
+    with pytest.raises(Refused, match=r"has 102 logs, and no more than 101 are read: .*minBatchesToRetain says more"):
+        read_checkpoint(files)
+    assert reads == []
+
+
+def test_a_checkpoint_of_larger_logs_than_one_can_have_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, reads = _state(tmp_path, batches=50), list[str]()
+    read = files.read
+    monkeypatch.setattr(files, "read", lambda name: (reads.append(name), read(name))[1])  # type: ignore[func-returns-value]
+    for number in range(50):
+        (tmp_path / "offsets" / f"{number}").write_bytes(bytes(1_000))
+    monkeypatch.setattr(contents, "LARGEST_LOGS", 10_000)
+    with pytest.raises(Refused, match="has logs of more than 10,000 bytes together: stop the query"):
+        read_checkpoint(files)
+    assert len(reads) < 20
+
+
+def test_a_checkpoint_of_files_without_end_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = _state(tmp_path, *(f"state/0/{number}/1.delta" for number in range(11)))
+    monkeypatch.setattr(no_more, "__defaults__", (10,))
+    with pytest.raises(Refused, match="state has more than 10 files: remove those that are not needed"):
+        read_checkpoint(files)
+
+
+@pytest.mark.parametrize("line", ["\n", "ab\n", "\r", "a\r\n"])
+@pytest.mark.parametrize("name", ["offsets/0", "commits/0", "sources/0/0", "state/0/_metadata/metadata"])
+def test_a_log_of_millions_of_lines_is_refused_before_one_of_them_is_made(name: str, line: str, tmp_path: Path) -> None:
+    files = _state(tmp_path, batches=1)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    head = "\0" if name.startswith("sources") else ""
+    (tmp_path / name).write_text(f"{head}v1\n{line * 1_000_000}", newline="")
+    with little(60):
+        found = read_checkpoint(files)
+        acts: dict[str, Callable[[], object]] = {
+            "offsets/0": lambda: inspect(found),
+            "commits/0": lambda: found.commit(0),
+            "sources/0/0": found.initial,
+        }
+        assert not found.partitions
+        if name in acts:
+            with pytest.raises(CorruptStore, match=f"{name} is not what .* there: it has more than 100,000 lines"):
+                acts[name]()
+
+
+def test_a_list_of_millions_of_files_is_not_checked(tmp_path: Path) -> None:
+    files = _state(tmp_path, batches=1)
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"logOffset":0}')
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    for entries, found in (("{}\n" * 1_000, 0), ("{}\n" * 2_000_000, 0), ("}\n", 1)):
+        (tmp_path / "sources" / "0" / "0").write_text(f"v1\n{entries}")
+        with little(40):
+            assert len([each for each in verify(files) if each.file == "sources/0/0"]) == found
+
+
+def test_a_record_does_not_name_more_partitions_than_a_group_can_have() -> None:
+    """Fifteen bytes made a million objects."""
+    at = {TopicPartition("a", number): Position(1) for number in range(2)}
+    stored = dump_control(Snapshot("g", 1, positions=at))
+    with little(1), pytest.raises(CorruptStore):
+        load_control(stored.replace('"0-1"', '"0-999999"'), "g", 1, at, "here")
+    assert len(load_control(stored.replace('"0-1"', '"0-199999"'), "g", 1, at, "here").missing) == 199_998
+    entry = entry_fields(Entry(1, "commit", "c", 1, "h", token="t", ranges=(OffsetRange("a", 0, 1, 2),)))
+    entry["ranges"] = {"a": [[0, 1, 2]] * 200_001}
+    with pytest.raises(CorruptStore):
+        load_entry(json.dumps(entry), 1, "here")
+
+
+def test_a_group_of_more_partitions_than_can_be_read_is_not_written() -> None:
+    at = {TopicPartition("a", number): Position(1) for number in range(200_001)}
+    with pytest.raises(Refused, match="it has 200,001 partitions, and a group has 200,000 at most"):
+        dump_control(Snapshot("g", 1, positions=at))
+
+
+def _folder(path: Path) -> Store:
+    store = open_store(f"file://{path}")
+    assert isinstance(store, FolderStore)
+    store.init()
+    return store
+
+
+def test_a_history_is_read_up_to_a_number_of_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(_folder(tmp_path)) as store:
+        ledger = Ledger(store, "g")
+        ledger.acquire()
+        ledger.place({TopicPartition("a", number): Position(0) for number in range(10)})
+        for offset in range(10):
+            ledger.commit(ledger.batch([OffsetRange("a", number, offset, offset + 1) for number in range(10)]))
+        assert len(store.history("g")) == 12
+        monkeypatch.setattr(files_module, "MOST_RANGES", 45)
+        assert [entry.version for entry in store.history("g")] == [12, 11, 10, 9, 8]
+
+
+def test_large_files_of_a_history_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight at a time had half a gigabyte."""
+    monkeypatch.setattr(files_module, "_LARGE", 100)
+    with closing(_folder(tmp_path)) as store:
+        ledger = Ledger(store, "g")
+        ledger.acquire()
+        for number in range(20):
+            ledger.place({TopicPartition("a", number): Position(0)})
+        made = list[int]()
+        monkeypatch.setattr(
+            ThreadPoolExecutor,
+            "map",
+            lambda _, call, every: (made.append(len(every)), list(map(call, every)))[1],  # type: ignore[func-returns-value]
+        )
+        assert len(store.history("g")) == 21
+    assert made == [1] * 20

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,10 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import CorruptStore, Refused
 
+MOST_LOGS = 20_000
+"""Files of `offsets`, `commits` and `sources` of a checkpoint: Spark keeps 100 batches unless told otherwise."""
+LARGEST_LOGS = 2**29
+"""Bytes of all of them: 100,000 partitions in 100 batches are some 200 MB."""
 _AT_ONCE = 8
 _MOST_PARTITIONS = 100_000  # of an operator: a larger number means damage
 RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
@@ -223,7 +227,7 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
         may_be_new: whether the folder may be empty or missing.
 
     Raises:
-        Refused: the folder may not be read, or has no checkpoint.
+        Refused: the folder may not be read, has no checkpoint, or has more or larger files than one can have.
         StoreUnavailable: the folder could not be read.
     """
     top = files.names("")
@@ -234,9 +238,9 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     names = ["metadata", *(f"{folder}/0" for folder in folders[2:] if "0" in there[folder])]
     names += [f"{folder}/{number}" for folder in folders[:2] for number in sorted(batch_numbers(there[folder]))]
     logs, barrier = {}, ""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # each read of a server takes time
-        contents = list(pool.map(files.read, names))
-    for name, content in zip(names, contents, strict=True):
+    if len(names) > MOST_LOGS:
+        raise Refused(_too_many(files.address, f"has {len(names):,} logs, and no more than {MOST_LOGS:,} are read"))
+    for name, content in _contents(files, names):
         if content is not None and content.startswith(BARRIER.encode()):
             barrier = name
         elif content is not None:  # otherwise the query has deleted it meanwhile
@@ -247,6 +251,26 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     empty = frozenset(name for name, stamp in stamps.items() if not stamp.size)
     kept, state = Kept(files.address, logs), tuple(sorted(stamps))
     return Checkpoint(kept, frozenset(listed), state, empty, _partition_counts(files, state), barrier)
+
+
+def _contents(files: Files, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the content of each file. Some are read at a time, as each read of a server takes time."""
+    size = 0
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            for name, content in zip(part, pool.map(files.read, part), strict=True):
+                size += len(content or b"")
+                if size > LARGEST_LOGS:
+                    raise Refused(_too_many(files.address, f"has logs of more than {LARGEST_LOGS:,} bytes together"))
+                yield name, content
+
+
+def _too_many(where: str, what: str) -> str:
+    return (
+        f"{where} {what}: stop the query, and delete the oldest files of offsets and commits. Spark itself keeps 100 "
+        "of each unless spark.sql.streaming.minBatchesToRetain says more"
+    )
 
 
 def _partition_counts(files: Files, state: Iterable[str]) -> dict[int, int]:

@@ -13,13 +13,14 @@ from contextlib import suppress
 
 from offsetkeeper.checkpoint.contents import Checkpoint
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.log_format import file_list, format_version, is_file_source, lines_of
+from offsetkeeper.checkpoint.log_format import TooManyLines, file_list, format_version, is_file_source, lines_of
 from offsetkeeper.checkpoint.problems import BACKUP, UNKNOWN_FORMAT, Problem
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import CorruptStore
 
 _NAME = re.compile(r"([0-9]{1,18})(\.compact)?")
 _LARGEST = 16 * 2**20  # bytes: the content of larger lists is not checked
+_MOST_ENTRIES = 500_000  # the same for these; an entry of Spark's has a hundred bytes or more
 _REMEDY = f"{BACKUP}, or begin a new checkpoint"
 
 
@@ -65,7 +66,11 @@ def _wrong(content: bytes) -> str:
     if version > 1:
         return f"the format v{version} of the list is not known here"
     try:
-        entries = [load_json(line) for line in lines_of(content.decode())[1:]]
+        entries = lines_of(content.decode(), _MOST_ENTRIES)[1:]
+        for line in entries:
+            load_json(line)
+    except TooManyLines:
+        return ""
     except (ValueError, RecursionError):
         return "the list is damaged: the query fails"
     return "" if entries else "the list has no file: Spark reads files again"

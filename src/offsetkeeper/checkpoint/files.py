@@ -7,11 +7,11 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.outside import (
@@ -26,7 +26,11 @@ from offsetkeeper.core.outside import (
 )
 from offsetkeeper.errors import Refused, StoreUnavailable
 
+MOST_FILES = 1_000_000
+"""Files below a folder: a query of hundreds of partitions of state has some hundred thousand."""
 _NO_PLACE = {errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}  # a file can never exist there
+
+_Any = TypeVar("_Any")
 
 
 class Stamp(NamedTuple):
@@ -93,6 +97,18 @@ class Files(Folder, Protocol):
         ...
 
 
+def no_more(found: Iterable[_Any], where: str, most: int = MOST_FILES) -> Iterator[_Any]:
+    """Yield what was found in a folder.
+
+    Raises:
+        Refused: it is more than `most`, so it may have no end.
+    """
+    for number, each in enumerate(found):
+        if number == most:
+            raise Refused(f"{where} has more than {most:,} files: remove those that are not needed")
+        yield each
+
+
 class LocalFiles:
     """A checkpoint on this machine, or on a file system that is mounted here. Backups lie beside it.
 
@@ -121,7 +137,7 @@ class LocalFiles:
     def stamps(self, folder: str) -> dict[str, Stamp]:
         """See `Files.stamps`."""
         with self._failures(), suppress(FileNotFoundError, NotADirectoryError):
-            found = walk_folder(self.path / folder, self._root)
+            found = no_more(walk_folder(self.path / folder, self._root), f"{self.address}/{folder}")
             return {path.relative_to(self.path).as_posix(): Stamp(seen.st_mtime, seen.st_size) for path, seen in found}
         return {}
 

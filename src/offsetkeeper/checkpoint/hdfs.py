@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
+from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of, no_more
 from offsetkeeper.core import environment
 from offsetkeeper.errors import Refused, StoreError
 from offsetkeeper.stores.base import read_url
@@ -43,7 +43,7 @@ class HdfsFiles:
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
         """See `Files.stamps`."""
-        return dict(self._walk(folder))
+        return dict(no_more(self._walk(folder), f"{self.address}/{folder}"))
 
     def read(self, name: str) -> bytes | None:
         """See `Files.read`."""

@@ -26,6 +26,8 @@ Offsets = Mapping[TopicPartition, int]
 NOTHING = "-"
 NEWEST_OFFSETS, NEWEST_COMMIT, NEWEST_INITIAL = 2, 3, 1  # the newest known versions of the formats
 _MAX_BATCH = 2**63 - 1  # a Long in Spark, which ignores other names
+MOST_LINES = 100_000
+"""Lines of a log: one for each source of the query."""
 _LONGEST = 40  # digits, with leading zeros; Python refuses thousands
 BARRIER = "offsetkeeper\n"  # first line of the file that a running change writes into `offsets`
 
@@ -44,6 +46,13 @@ class OffsetLog:
     version: int
     metadata: Mapping[str, Any]
     sources: Mapping[str, str | None]
+
+
+class TooManyLines(ValueError):
+    """A text has so many short lines that they would take gigabytes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"it has more than {most:,} lines")
 
 
 def batch_numbers(names: Iterable[str]) -> set[int]:
@@ -154,8 +163,14 @@ def format_version(content: bytes) -> int | None:
     return None if found is None else int(found[1])
 
 
-def lines_of(text: str) -> list[str]:
-    """Return the lines of a text as Spark reads them: each ends with a line feed, a carriage return, or both."""
+def lines_of(text: str, most: int = MOST_LINES) -> list[str]:
+    """Return the lines of a text as Spark reads them: each ends with a line feed, a carriage return, or both.
+
+    Raises:
+        TooManyLines: there are more than `most`: each would take fifty bytes of memory or more.
+    """
+    if len(text) > most and text.count("\n") + text.count("\r") > 2 * most:
+        raise TooManyLines(most)
     return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
 
 

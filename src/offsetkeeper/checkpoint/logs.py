@@ -15,6 +15,7 @@ from offsetkeeper.checkpoint.log_format import (
     NOTHING,
     OffsetLog,
     Offsets,
+    TooManyLines,
     batch_numbers,
     corrupt,
     format_version,
@@ -242,7 +243,10 @@ def _versioned(text: str, newest: int, where: str, *, spaced: bool = False) -> t
     number = format_version(text.encode()) or 0
     if number > newest:
         raise corrupt(where, f"its format v{number} is newer than v{newest}, upgrade offsetkeeper")
-    first, *lines = lines_of(text)
+    try:
+        first, *lines = lines_of(text)
+    except TooManyLines as error:
+        raise corrupt(where, str(error)) from None
     if number < 1 or (not spaced and first != first.rstrip()):
         raise corrupt(where, "it does not begin with the version of its format")
     return number, lines

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
+from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of, no_more
 from offsetkeeper.errors import StoreUnavailable
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.s3 import OWN, PROBE, Connection
@@ -47,7 +47,8 @@ class S3Files:
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
         """See `Files.stamps`."""
-        objects = [each for page in self._pages(f"{self._key(folder)}/") for each in page.get("Contents", [])]
+        pages = self._pages(f"{self._key(folder)}/")
+        objects = no_more((each for page in pages for each in page.get("Contents", [])), f"{self.address}/{folder}")
         start = f"{self._prefix}/"
         return {
             each["Key"].removeprefix(start): Stamp(self._clock.here(each["LastModified"].timestamp()), each["Size"])

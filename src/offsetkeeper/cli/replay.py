@@ -16,6 +16,7 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Scope, parse_datetime, parse_scope
+from offsetkeeper.core import environment
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay import (
@@ -152,14 +153,18 @@ def _opened(output: str) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path = Path(output)
-    part = path.with_name(f"{path.name}.part")
+    part = path.with_name(f"{path.name}.{environment.token(4)}.part")  # no other replay's, and nobody foresees it
     try:
         if os.path.lexists(path):
             raise SettingsError(f"{path} already exists: give a new file")
-        part.unlink(missing_ok=True)  # of a replay that was ended, or a link or a FIFO that another user has put there
         with part.open("x", encoding="utf-8") as file:
-            yield file
-        part.rename(path)
+            try:
+                yield file
+                file.flush()
+                part.rename(path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error}") from error
 

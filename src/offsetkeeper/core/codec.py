@@ -41,7 +41,8 @@ from offsetkeeper.errors import CorruptStore, Refused, SettingsError
 
 FORMAT = 4
 _FORMAT_OF_TARGETS = 4
-_MOST_PARTITIONS = 1_000_000  # more than a cluster can have
+MOST_PARTITIONS = 200_000
+"""Partitions of a group: some bytes of text name any number of them."""
 _ALL = "*"
 _SPAN = re.compile("([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _VERSION = re.compile("[0-9]{1,19}")
@@ -56,7 +57,16 @@ def dump_control(snapshot: Snapshot) -> str:
 
 
 def control_fields(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the content of `dump_control` as plain values."""
+    """Return the content of `dump_control` as plain values.
+
+    Raises:
+        Refused: there are too many partitions, so it could not be read again.
+    """
+    if (count := len(snapshot.positions) + len(snapshot.missing)) > MOST_PARTITIONS:
+        raise Refused(
+            f"the ledger was not written: it has {count:,} partitions, and a group has {MOST_PARTITIONS:,} at most. "
+            "Give some of its topics a group of their own"
+        )
     owner, pending, unsettled = snapshot.owner, snapshot.pending, snapshot.unsettled
     fields: dict[str, Any] = {
         "format": snapshot.format or FORMAT,
@@ -400,14 +410,14 @@ def _all_of(spans: Iterable[tuple[str, range]]) -> Iterator[TopicPartition]:
 
 def _check_most(spans: Iterable[tuple[str, range]]) -> None:
     """Check the number of partitions before there is one of them: a few bytes may name any number."""
-    if sum(len(numbers) for _, numbers in spans) > _MOST_PARTITIONS:
-        raise ValueError("it names more partitions than a cluster can have")
+    if sum(len(numbers) for _, numbers in spans) > MOST_PARTITIONS:
+        raise ValueError("it names more partitions than a group can have")
 
 
 def _span(text: str) -> range:
     found = _SPAN.fullmatch(text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
-    if not first <= last < first + _MOST_PARTITIONS:
+    if not first <= last < first + MOST_PARTITIONS:
         raise ValueError(f"{text!r} is not a span of partitions")
     return range(first, last + 1)
 
@@ -509,6 +519,8 @@ def _load_token(raw: dict[str, Any]) -> str:
 
 
 def _load_ranges(raw: dict[str, list[list[int]]]) -> tuple[OffsetRange, ...]:
+    if sum(map(len, raw.values())) > MOST_PARTITIONS:
+        raise ValueError("it has more ranges than a group can have partitions")
     return tuple(_load_range(topic, *numbers) for topic, ranges in raw.items() for numbers in ranges)
 
 

@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from offsetkeeper.core.codec import GARBAGE, REMEDY, control_fields, dump, empty, load_position, read_control
+from offsetkeeper.core.codec import (
+    GARBAGE,
+    MOST_PARTITIONS,
+    REMEDY,
+    control_fields,
+    dump,
+    empty,
+    load_position,
+    read_control,
+)
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Positions, TopicPartition, by_topic, check_partition
 from offsetkeeper.core.outside import load_stored, reason
@@ -43,7 +52,10 @@ def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
     """
     try:
         raw = load_stored(text)
-        offsets, ids = raw["offsets"], ids_by_partition(raw.get("topic_ids", {}))
+        offsets = raw["offsets"]
+        if sum(map(len, offsets.values())) > MOST_PARTITIONS:
+            raise ValueError("it has more positions than a group can have partitions")
+        ids = ids_by_partition(raw.get("topic_ids", {}))
         pairs = [(topic, _number(key), offset) for topic, of in offsets.items() for key, offset in of.items()]
         positions = {TopicPartition(t, p): load_position(o, ids.get((t, p)), f"{where} {t} {p}") for t, p, o in pairs}
         _check(positions, pairs)

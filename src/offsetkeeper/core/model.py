@@ -183,6 +183,11 @@ class Entry:
     having: Having = Having.NONE
     forgot: Positions = field(default_factory=dict)
 
+    @property
+    def partitions(self) -> int:
+        """How many partitions it names, at most: what it takes of memory."""
+        return len(self.ranges) + len(self.moves) + len(self.cuts) + len(self.forgot)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

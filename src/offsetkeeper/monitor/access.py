@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Collection, Mapping
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 
 from offsetkeeper.errors import SettingsError
 
@@ -18,6 +18,7 @@ HEADERS: Mapping[str, str] = {
 }
 _BODY_BYTES = 1_000_000
 _LEAST_TOKEN = 16
+_OF_CLIENT = 64  # bits of an IPv6 address that tell one client from another
 
 
 def is_loopback(host: str) -> bool:
@@ -43,6 +44,14 @@ def check_proxy(address: str) -> str:
 def is_in(address: str, network: str) -> bool:
     """Whether an address is the other, or in it; a name is in none."""
     return _is_address(address) and ip_address(address) in ip_network(network)
+
+
+def counted_as(address: str) -> str:
+    """Return what a limit for each address counts: of IPv6 the first 64 bits, as one client has all the others."""
+    found = ip_address(address.partition("%")[0]) if _is_address(address) else None
+    if not isinstance(found, IPv6Address):
+        return address
+    return str(found.ipv4_mapped or ip_network((found, _OF_CLIENT), strict=False))
 
 
 def knows_host(header: str, names: Collection[str]) -> bool:

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from offsetkeeper.monitor.access import HEADERS, knows_host, refused_body
+from offsetkeeper.monitor.access import HEADERS, counted_as, knows_host, refused_body
 from offsetkeeper.monitor.cells import shade_of
 from offsetkeeper.monitor.listing import Asked
 from offsetkeeper.monitor.made_once import MadeOnce
@@ -211,7 +211,7 @@ class _Events(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. No other request runs between the check for a free place and taking it."""
-        listening, address = _Events.listening, (scope.get("client") or ("",))[0]
+        listening, address = _Events.listening, counted_as((scope.get("client") or ("",))[0])
         if listening.total() >= _LISTENERS or listening[address] >= _OF_ONE:
             await error(503, "too many pages listen already")(scope, receive, send)
             return

@@ -7,12 +7,15 @@ half a request take all files of the process, and no request is answered any mor
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
+from typing import Any
 
+import h11
 from starlette.datastructures import Headers
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from offsetkeeper.monitor.access import is_in, refused_body
+from offsetkeeper.monitor.access import counted_as, is_in, refused_body
 
 REQUEST_S = 10.0
 """Seconds in which a request must come, headers and body."""
@@ -22,16 +25,30 @@ MOST = 700
 """Connections at a time; a process may have 1,024 files unless told otherwise."""
 MOST_OF_ONE = 100
 """Connections of one address at a time, answered or not; those of a trusted proxy are of many clients."""
-_PART = 1024  # bytes that are parsed at a time: h11 measures the head of a request only while more of it must come
+LARGEST_HEAD = 65_536
+"""Bytes of the head of a request: behind a proxy with a login, cookies may take 20 KB."""
+MOST_LINES = 200
+"""Lines of the head of a request."""
+DISCARDED = 2**21
+"""Bytes that are read and thrown away after the answer to a request that is refused."""
+_PART = 1024  # bytes of a body that are parsed at a time
+_PRINTED = 0x21
+_BLANK = re.compile(rb"[ \t]{65}")  # h11's time for a line grows with the square of these: 16 KB of them took 1.8 s
+_END = re.compile(rb"\n\r?\n")
 
 
 class Connection(H11Protocol):
-    """One connection."""
+    """One connection.
+
+    The head of a request is gathered here and given to h11 in one piece, once it is known to be cheap to parse.
+    """
 
     _timer: asyncio.TimerHandle | None = None
     _asked: RequestResponseCycle | None = None
     _is_last = False  # whether nothing is read after the request that is being answered
     _left_s = READ_S
+    _head = b""
+    _discarded = 0
     since: float | None = None
     """Since when it waits for its client, by the clock of the event loop; None while a request is answered."""
     made = 0.0
@@ -45,7 +62,7 @@ class Connection(H11Protocol):
         self.made = self.loop.time()
         self._wait(REQUEST_S)
         every = [each for each in self.connections if isinstance(each, Connection) and not each.gone]
-        same = [each for each in every if each.address == self.address]
+        same = [each for each in every if each.counted == self.counted]
         if len(every) > MOST:
             self._longest(every).let_go()
         elif len(same) > MOST_OF_ONE and not self._is_proxy():
@@ -53,16 +70,29 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        for start in range(0, len(data), _PART):
-            if self._is_last or self.transport.is_closing():
-                break
-            super().data_received(data[start : start + _PART])
-            self._begin()
+        left = data
+        while left and not (self._is_last or self.transport.is_closing()):
+            if self.conn.their_state is h11.IDLE:
+                part, left = self._whole_head(left)
+            else:
+                part, left = left[:_PART], left[_PART:]
+            if part:
+                super().data_received(part)
+                self._begin()
+        if self._is_last:
+            self._discard(len(left))
         self._turn()
+
+    def send_400_response(self, msg: str) -> None:
+        """See `H11Protocol`."""
+        del msg
+        self._refuse(400, "it is not HTTP")
 
     def on_response_complete(self) -> None:
         """See `H11Protocol`."""
         super().on_response_complete()
+        if self._is_last:  # who still sends has until our own limit to see the answer
+            self._unset_keepalive_if_required()
         self._turn()
 
     def pause_writing(self) -> None:
@@ -89,6 +119,11 @@ class Connection(H11Protocol):
         """Of the client."""
         return self.client[0] if self.client else ""
 
+    @property
+    def counted(self) -> str:
+        """What its limit is for."""
+        return counted_as(self.address)
+
     def let_go(self) -> None:
         """Close it. It is gone only later, and is not let go twice."""
         self._settle()
@@ -102,8 +137,41 @@ class Connection(H11Protocol):
             self._is_last = refused_body(Headers(raw=self.headers)) is not None
         if self.cycle and not (self.cycle.more_body or self.cycle.response_complete) and self.conn.trailing_data[0]:
             self._is_last = True  # the client sends the others again elsewhere
-        if self._is_last:
+        if self._is_last and self.cycle:
             self.cycle.keep_alive = False
+            self.cycle.transport = _ReadsOn(self.transport)  # type: ignore[assignment] # it needs no more
+
+    def _whole_head(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the head of a request if it is whole now, and what comes after it. It may be refused."""
+        before, self._head = len(self._head), self._head + data[:LARGEST_HEAD]
+        found = _END.search(self._head, max(0, before - 2))
+        head = self._head[: found.end()] if found else self._head
+        if head[0] < _PRINTED:  # as of a client of TLS
+            self._refuse(400, "it does not begin with a method")
+        elif len(head) >= LARGEST_HEAD or head.count(b"\n") > MOST_LINES:
+            self._refuse(431, f"its head has more than {LARGEST_HEAD:,} bytes or {MOST_LINES} lines")
+        elif _BLANK.search(head, max(0, before - 64)):
+            self._refuse(400, "it has too many blanks in a row")
+        elif found:
+            self._head = b""
+            return head, data[len(head) - before :]
+        return b"", b""
+
+    def _refuse(self, code: int, why: str) -> None:
+        """Answer before there is a whole request, and read no other."""
+        self._head, self._is_last = b"", True
+        body = f"the request was not read: {why}\n".encode()
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+        answer = h11.Response(status_code=code, headers=[*headers, (b"content-length", b"%d" % len(body))])
+        for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        _ReadsOn(self.transport).close()
+
+    def _discard(self, size: int) -> None:
+        """Count what is read and thrown away. What comes after the connection is closed would take the answer along."""
+        self._discarded += size
+        if self._discarded > DISCARDED:
+            self.transport.close()
 
     def _longest(self, connections: Iterable[Connection]) -> Connection:
         """Return the other one that waits for longest; the oldest if all are being answered."""
@@ -130,3 +198,21 @@ class Connection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.since = None
+
+
+class _ReadsOn:
+    """A transport whose closing ends what we send, and no more: the client closes it then, or time does.
+
+    Were it closed while the client still sends, the network would tell it of that, and its answer might be lost.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Send what is left, and then the end."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from offsetkeeper.core.model import Entry, Snapshot
@@ -13,6 +13,8 @@ from offsetkeeper.operate.audit import Discrepancy, audit, up_to
 from offsetkeeper.operate.status import entries_to_read
 
 _MARGIN = 20  # changes made between reading a ledger and reading its history
+_MORE = 8  # times as many entries, where the ones before are small
+_MOST_RANGES, _FOR_EACH = 250_000, 20  # in all entries; as many for each partition, as there are at least 20 entries
 _AUDIT_EVERY_MS = 60_000
 _PLAIN = frozenset({"begin", "commit"})  # what a run does all the time
 
@@ -66,11 +68,29 @@ def _entries(store: Store, snapshot: Snapshot, known: Sequence[Entry]) -> Sequen
     again = partial(store.load, snapshot.group)
     limit = entries_to_read(len(snapshot.positions))
     step = snapshot.version - (known[0].version if known else 0)
+    most = max(_MOST_RANGES, _FOR_EACH * len(snapshot.positions))
     if known and 0 < step < limit - _MARGIN:
         fresh = up_to(snapshot, store.history(snapshot.group, step + _MARGIN), again)
         if whole := joined(fresh, known):
-            return whole[:limit]
-    return up_to(snapshot, store.history(snapshot.group, limit), again)
+            return _bounded(whole[:limit], most)
+    return up_to(snapshot, _newest(store, snapshot.group, limit, most), again)
+
+
+def _newest(store: Store, group: str, limit: int, most: int) -> Sequence[Entry]:
+    """Return the newest entries. More are asked for only after it is seen what some of them take of memory."""
+    count = min(_MARGIN, limit)
+    while True:
+        found = store.history(group, count)
+        entries = _bounded(found, most)
+        if len(entries) < len(found) or len(found) < count or count == limit:
+            return entries
+        count = min(limit, count * _MORE)
+
+
+def _bounded(entries: Sequence[Entry], most: int) -> Sequence[Entry]:
+    """Return the newest entries, up to so many ranges and moves together: those of a stranger may have any number."""
+    together = accumulate(entry.partitions for entry in entries)
+    return entries[: sum(size <= most for size in together)]
 
 
 def joined(fresh: Sequence[Entry], known: Sequence[Entry]) -> Sequence[Entry] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,6 +15,8 @@ from offsetkeeper.errors import OffsetkeeperError, SettingsError
 from offsetkeeper.monitor.alerts import Notice
 
 log = logging.getLogger(__name__)
+MOST = 1_000
+"""Notices that wait: of more, the oldest are dropped, with an error in the log."""
 _TOLD_AGAIN = {408, 425, 429, *range(500, 600)}
 
 
@@ -38,7 +41,7 @@ class Webhook:
         self._url = url
         self._retry_timeout_s = retry_timeout_s
         self._timeout_s = timeout_s
-        self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        self._notices: queue.Queue[Notice] = queue.Queue(MOST)
         logging.getLogger("httpx").setLevel(logging.WARNING)  # its lines for each request show the URL
 
     def __repr__(self) -> str:
@@ -49,7 +52,13 @@ class Webhook:
         threading.Thread(target=self._run, name="offsetkeeper-webhook", daemon=True).start()
 
     def put(self, notice: Notice) -> None:
-        """Have a notice sent after those before it."""
+        """Have a notice sent after those before it. If too many wait, the oldest of them is dropped.
+
+        One thread at a time may call it.
+        """
+        if self._notices.full():
+            with suppress(queue.Empty):  # it was sent just now
+                self._drop(self._notices.get_nowait(), f"more than {MOST:,} wait")
         self._notices.put(notice)
 
     def _run(self) -> None:
@@ -58,7 +67,10 @@ class Webhook:
             try:
                 self._send(notice)
             except Exception as error:  # noqa: BLE001 - the next notice must still be sent
-                log.error("%s was not told to %s: %s", notice.as_dict()["text"], self.host, _told(error))  # noqa: TRY400
+                self._drop(notice, _told(error))
+
+    def _drop(self, notice: Notice, why: str) -> None:
+        log.error("%s was not told to %s: %s", notice.as_dict()["text"], self.host, why)
 
     def _send(self, notice: Notice) -> None:
         retry(_NotTaken, self._retry_timeout_s, lambda _: self._post(notice), first_s=0.2, longest_s=30.0)

@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that are never deleted; the proof above needs the same number everywhere
 NAME = re.compile(r"([0-9]{12}|0)\.json")  # of our files, or of another program's file
 _TRIES = 10
+MOST_RANGES = 2_000_000
+"""Ranges and moves of a history that is read, some 300 MB; entries before these are left out."""
+_LARGE = 2**20  # bytes of a file after which they are read one by one, as each may have 64 MiB
 _AT_ONCE = 8  # files read at the same time, as each may be a round trip
 
 
@@ -141,12 +144,16 @@ class FileStore(BaseStore):
         """See `Store.history`."""
         newest, file = self._read_newest(group)
         oldest, previous, entries = max(newest - min(limit, self._history), 0), None, list[Entry]()
+        left = MOST_RANGES
         for version, each in self._walk_back(group, newest, file, oldest):
             where = self._where(group, version)
             raw = _parse(each.content, where)
             if previous not in (None, raw.get("change_id")):
                 break  # a stray, see above
             entries.append(read_entry(raw.get("entry"), version, where))
+            left -= entries[-1].partitions
+            if left < 0:
+                break
             previous = raw.get("previous")
         return entries
 
@@ -188,12 +195,15 @@ class FileStore(BaseStore):
         if newest > oldest and file is not None:
             yield newest, file
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for last in range(newest - 1, oldest, -_AT_ONCE):
-                versions = range(last, max(last - _AT_ONCE, oldest), -1)
+            last, large = newest - 1, file is not None and len(file.content) > _LARGE
+            while last > oldest:
+                versions = range(last, max(last - (1 if large else _AT_ONCE), oldest), -1)
+                last, large = versions[-1] - 1, False
                 found = pool.map(lambda version: self._files.read(_folder(group), _name(version)), versions)
                 for version, each in zip(versions, found, strict=True):
                     if each is None:
                         return
+                    large = large or len(each.content) > _LARGE
                     yield version, each
 
     def _find_newest(self, group: str) -> int | None:
