@@ -136,6 +136,7 @@ class Count(NamedTuple):
 Moves = Mapping[TopicPartition, Move]
 Counts = Mapping[str, Count]
 Cuts = Mapping[TopicPartition, int]
+Forgot = Mapping[TopicPartition, Position | None]
 NO_CUTS: Cuts = MappingProxyType({})
 
 
@@ -145,7 +146,7 @@ class Entry:
 
     Attributes:
         version: version of the ledger after the change.
-        event: acquire, release, place, begin, mark, commit, abandon, settle, rewind, forget or adopt.
+        event: acquire, release, place, begin, mark, commit, abandon, settle, rewind, forget, adopt or copy.
         change_id: random id, unique to the change.
         at_ms: milliseconds since 1970, by the clock of the process that made the change.
         actor: host and process that made it.
@@ -160,7 +161,7 @@ class Entry:
         cuts: the offset at which the log of a partition was cut before its old position, for the moves that this
             caused; -1 if the offset is unknown. See `Bounds.common`.
         having: which outputs have the batch that was abandoned or settled. Entries of older releases do not say it.
-        forgot: the positions that were taken out of the ledger.
+        forgot: the positions that were taken out of the ledger; None if the store had lost the position.
     """
 
     version: int
@@ -178,7 +179,7 @@ class Entry:
     counts: Counts = field(default_factory=dict)
     cuts: Cuts = field(default_factory=dict)
     having: Having = Having.NONE
-    forgot: Positions = field(default_factory=dict)
+    forgot: Forgot = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
