@@ -46,8 +46,8 @@ def test_a_crash_between_forget_and_the_first_batch_changes_nothing() -> None:
     forgotten = Entry(1, "forget", "1", 0, "test", forgot={A: Position(40)})
     first, second = ((planned({}), [forgotten]), (planned({A: 0}), [entry(2, "place", None, 0), forgotten]))
     for counted in (False, True):
-        for plan, history in (first, second):
-            assert [row.topic_partition for row in read_before(plan, history, counted=counted)] == [A]
+        for start, history in (first, second):
+            assert [row.topic_partition for row in read_before(start, history, counted=counted)] == [A]
     assert read_before(planned({}, {A: 0}), [forgotten]) == []
 
 

@@ -227,7 +227,10 @@ def test_a_position_that_the_store_has_lost_can_be_forgotten() -> None:
     """Only the control record still named it, so no start was possible, and no command took it out."""
     lost = replace(MINE, missing=frozenset({UNKNOWN, TopicPartition("t", 9)}))
     change = decide(lost, Forget((OTHER, UNKNOWN)), AUTHOR)
-    assert (change.after.missing, change.after.forgotten) == (frozenset({TopicPartition("t", 9)}), {OTHER: Position(30)})
+    assert (change.after.missing, change.after.forgotten) == (
+        frozenset({TopicPartition("t", 9)}),
+        {OTHER: Position(30)},
+    )
     assert change.entry.forgot == {OTHER: Position(30), UNKNOWN: None}
     assert load_entry(dump_entry(change.entry), change.entry.version, "here") == change.entry
 

@@ -190,7 +190,8 @@ class Rewind:
 class Forget:
     """Take positions out of the ledger, as an operator decided. `force` fences a live owner.
 
-    Stores keep the rows, for other programs: `Snapshot.forgotten`. A position that the store has lost can be forgotten too.
+    Stores keep the rows, for other programs: `Snapshot.forgotten`. A position that the store has lost can be forgotten
+    too.
     """
 
     partitions: tuple[TopicPartition, ...]
