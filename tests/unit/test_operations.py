@@ -418,6 +418,11 @@ def test_what_a_start_does_with_a_forgotten_partition_is_told(group: Group) -> N
     assert [some.start(tp) for tp, _ in some.positions] == ["from its beginning"]
     assert [every.start(tp) for tp, _ in every.positions] == ["where start= says"] * 2
     assert (len(some.notes), len(every.notes)) == (4, 5)
+    forget(group, A0)
+    rest = plan_forgetting(group.ledger.load(), {A1}, ())
+    assert rest.before == (A0,)
+    assert rest.notes[-1].endswith("and now reads them where start= says: a 0")
+    assert plan_forgetting(group.ledger.load(), {A1}, ()).start(A1) == "where start= says"
     with pytest.raises(Refused, match="no partition of c is among the positions of group 'g'"):
         plan_forgetting(group.ledger.load(), (), ["c"])
     with pytest.raises(SettingsError, match="say which positions"):

@@ -22,12 +22,14 @@ class Forgetting:
         version: version of the ledger that the plan was made for.
         positions: the positions, sorted by partition; None if the store has lost the position.
         known: topics that keep positions of other partitions.
+        before: partitions of topics that keep none, and that were forgotten before; sorted.
     """
 
     group: str
     version: int
     positions: tuple[tuple[TopicPartition, Position | None], ...]
     known: tuple[str, ...] = ()
+    before: tuple[TopicPartition, ...] = ()
 
     def start(self, tp: TopicPartition) -> str:
         """Return where a start reads the partition if its program reads the topic."""
@@ -47,7 +49,12 @@ class Forgetting:
         if any(self.start(tp).startswith("where") for tp, _ in self.positions):
             notes.append(
                 "where start= says: at the beginning, the end or a time, as the program gives it; a topic that a "
-                "pattern finds starts as Policies(new_topics=) says"
+                "pattern finds starts as Policies(new_topics=) says. That holds for each partition without a position"
+            )
+        if self.before:
+            notes.append(
+                "these were forgotten before. A start read them from their beginning, and now reads them where "
+                "start= says: " + listed(self.before, ", ")
             )
         return notes
 
@@ -77,10 +84,10 @@ def plan_forgetting(snapshot: Snapshot, partitions: Collection[TopicPartition], 
     there = snapshot.positions.keys() | snapshot.missing
     chosen = select(there, partitions, topics, f"the positions of group {snapshot.group!r}")
     left = {tp.topic for tp in there - chosen}
-    known = tuple(sorted(left & {tp.topic for tp in chosen}))
-    return Forgetting(
-        snapshot.group, snapshot.version, tuple((tp, snapshot.positions.get(tp)) for tp in sorted(chosen)), known
-    )
+    touched = {tp.topic for tp in chosen}
+    before = sorted(tp for tp in snapshot.forgotten if tp.topic in touched - left)
+    positions = tuple((tp, snapshot.positions.get(tp)) for tp in sorted(chosen))
+    return Forgetting(snapshot.group, snapshot.version, positions, tuple(sorted(left & touched)), tuple(before))
 
 
 def apply_forgetting(ledger: Ledger, plan: Forgetting, reason: str, *, force: bool = False) -> None:

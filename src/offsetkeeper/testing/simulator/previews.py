@@ -93,12 +93,13 @@ class Previews:
         world = self._world
         rows = {name: self._rows(name) for name in world.scenario.every_output}
         starts = {tp: plan.start(tp) for tp, _ in plan.positions}
+        gone = {tp.topic for tp in starts} - {*plan.known}  # what has no position there starts as start= says too
         promised = {}
         for record in world.cluster.records():
             tp = TopicPartition(record[0], record[2])
-            if tp not in starts:
+            if tp not in starts and tp.topic not in gone:
                 continue
-            if starts[tp] == "from its beginning" or world.scenario.start == "earliest":
+            if tp.topic not in gone or world.scenario.start == "earliest":
                 read = any(found[record] for found in rows.values())
                 promised[record] = Promise.AGAIN if read else Promise.FRESH
             else:
