@@ -95,7 +95,13 @@ class Previews:
         starts = {tp: plan.start(tp) for tp, _ in plan.positions}
         gone = {tp.topic for tp in starts} - {*plan.known}  # what has no position there starts as start= says too
         promised = {}
-        for record in world.cluster.records():
+        every = [
+            (name, topic.record_id(number, offset), number, offset)
+            for name, topic in world.cluster.place.topics.items()
+            for number, (beginning, _, end) in enumerate(topic.partitions)  # also in open transactions
+            for offset in range(beginning, end)
+        ]
+        for record in every:
             tp = TopicPartition(record[0], record[2])
             if tp not in starts and tp.topic not in gone:
                 continue
