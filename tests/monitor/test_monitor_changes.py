@@ -155,7 +155,8 @@ def test_what_retention_has_deleted_is_clipped_on_request_and_counted(till: Till
     """The error advises --clip, and no request could say so."""
     topic = till.scene.topic(1, 10)
     till.scene.group("cut", topic, [4])
-    [cut] = till.scene.server.admin().delete_records([KafkaPartition(topic, 0, 7)]).values()
+    admin = till.scene.server.admin()
+    [cut] = admin.delete_records([KafkaPartition(topic, 0, 7)]).values()
     assert cut.result(LIMIT_S).low_watermark == 7
     for action, body in (("reset", {"to": 2, "topics": [topic]}), ("rewind", {"version": 2})):
         refused = till.server.post(f"/api/{action}/cut", body)
