@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from monitor.scene import LIMIT_S, TOKEN, Scene, Served
 from offsetkeeper import Ledger, OffsetRange, TopicPartition
@@ -146,6 +147,22 @@ def test_an_undo_leads_back(till: Till) -> None:
     till.execute(found["digest"])
     assert till.offsets() == [4, 10]
     assert "undo of version" in till.store.history("shop", 1)[0].reason
+    assert found["notes"][0].startswith("this takes back version ")
+    assert ": oops; through serve" in found["notes"][0]
+
+
+def test_what_retention_has_deleted_is_clipped_on_request_and_counted(till: Till) -> None:
+    """The error advises --clip, and no request could say so."""
+    topic = till.scene.topic(1, 10)
+    till.scene.group("cut", topic, [4])
+    admin = till.scene.server.admin()
+    [cut] = admin.delete_records([KafkaPartition(topic, 0, 7)]).values()
+    assert cut.result(LIMIT_S).low_watermark == 7
+    for action, body in (("reset", {"to": 2, "topics": [topic]}), ("rewind", {"version": 2})):
+        refused = till.server.post(f"/api/{action}/cut", body)
+        assert (refused.status_code, "--clip takes the nearest one" in refused.json()["error"]) == (409, True)
+        [step] = till.server.post(f"/api/{action}/cut", {**body, "clip": True}).json()["steps"]
+        assert (step["new"], step["lost"]) == (7, 7 - body.get("to", 0))
 
 
 def test_a_rewind_leads_to_a_version(till: Till) -> None:

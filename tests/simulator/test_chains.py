@@ -27,6 +27,10 @@ FOUND = {
         "in the transaction, from the earliest",
         (Step("run"), Step(LEADS), Step("reset to the earliest"), Step(LEADS), Step("reset to the latest")),
     ),
+    "a partition that was forgotten was not begun at its beginning, since the others were forgotten later": (
+        "keyed, from the latest",
+        (Step("run"), Step("forget", 2), Step("forget", 0)),
+    ),
     "what was dropped in the cluster that a partition stays in did not come again": (
         "two marked, from the earliest",
         (Step("run", faults=KILLED), Step(LEADS), Step("reset to an offset", 2, 1)),

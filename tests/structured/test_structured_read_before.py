@@ -168,6 +168,22 @@ def test_each_partition_that_was_read_needs_an_offset(lab: StructuredLab, topic:
     assert counts.rows == [2 * SEEN]
 
 
+def test_what_was_forgotten_was_read_before_also_before_a_start_gives_it_a_position(
+    lab: StructuredLab, topic: NewTopic
+) -> None:
+    """A crash between the start and the first batch changed the answer: the first start was let through."""
+    name, counts = topic(1, FOR_EVER), Counts()
+    produce(lab, name, SEEN)
+    lab.follow(name, Counts(), query=windows)
+    lab.delete_checkpoint()
+    close_window(lab, name)
+    given = {"OFFSETKEEPER_STORE": lab.store}
+    assert CliRunner().invoke(app, ["forget", "group", name, "--execute"], env=given).exit_code == 0
+    assert f"{name} 0: its position was forgotten" in str(refused(lab, name))
+    lab.follow(name, counts, query=windows, offsets={TopicPartition(name, 0): 0})
+    assert counts.rows == [SEEN]
+
+
 def by_run(lab: StructuredLab, name: str) -> None:
     """A run without a query has read."""
     assert len(lab.read(name)) == SEEN

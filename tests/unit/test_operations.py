@@ -412,6 +412,25 @@ def test_what_is_forgotten_and_put_back_at_once_has_left_nothing(group: Group) -
     assert counted(group.plan("earliest", A0), A0) == (30, 0)
 
 
+def test_a_position_that_the_store_has_lost_is_forgotten_and_undo_goes_past_that(group: Group) -> None:
+    group.do(group.plan({A1: 15}))
+    store = group.ledger.store
+    assert isinstance(store, MemoryStore)
+    del store.memory.positions["g"][A0]
+    assert group.ledger.load().missing == {A0}
+    plan = plan_forgetting(group.ledger.snapshot, {A0}, ())
+    assert plan.as_dict()["positions"] == [
+        {"topic": "a", "partition": 0, "position": None, "start": "from its beginning"}
+    ]
+    assert "the store has lost these positions, so undo cannot put them back: a 0" in plan.notes
+    apply_forgetting(group.ledger, plan, "clean-up")
+    found = group.ledger.load()
+    assert (found.missing, group.offsets) == (frozenset(), {A1: 15})
+    assert [each.kind for each in audit(group.ledger.history()[::-1], found)] == [Kind.OVERLAP]
+    _, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
+    assert (entry.event, entry.reason) == ("rewind", "test")
+
+
 def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> None:
     """A reset here, a copy elsewhere, resets in both and a copy back: undo took back the first one without a word."""
     group.do(group.plan({A0: 60}))
@@ -443,11 +462,30 @@ def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> 
     assert there.address in notes[1]
 
 
+def test_an_undo_names_a_copy_that_took_a_position_out_and_goes_back_to_before_it(group: Group) -> None:
+    here, there = group.ledger.store, MemoryStore(f"memory://{secrets.token_hex(8)}")
+    copy("g", here, there)
+    elsewhere = Ledger(there, "g")
+    elsewhere.load()
+    elsewhere.forget([A1], "reads it no more")
+    group.do(group.plan({A1: 15}))
+    copy("g", there, here, overwrite=True)
+    assert group.offsets == {A0: 40}
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    assert (entry.event, entry.reason, plan.offsets) == ("rewind", "test", {A1: 20})
+    assert [re.findall(", a ([a-z]+) by", note) for note in taken_back(group.ledger, entry)] == [["rewind"], ["copy"]]
+
+
 def test_what_a_start_does_with_a_forgotten_partition_is_told(group: Group) -> None:
     some, every = (plan_forgetting(group.ledger.load(), {A0}, topics) for topics in ((), ("a",)))
     assert [some.start(tp) for tp, _ in some.positions] == ["from its beginning"]
     assert [every.start(tp) for tp, _ in every.positions] == ["where start= says"] * 2
     assert (len(some.notes), len(every.notes)) == (4, 5)
+    forget(group, A0)
+    rest = plan_forgetting(group.ledger.load(), {A1}, ())
+    assert rest.before == (A0,)
+    assert rest.notes[-1].endswith("and now reads them where start= says: a 0")
+    assert plan_forgetting(group.ledger.load(), {A1}, ()).start(A1) == "where start= says"
     with pytest.raises(Refused, match="no partition of c is among the positions of group 'g'"):
         plan_forgetting(group.ledger.load(), (), ["c"])
     with pytest.raises(SettingsError, match="say which positions"):

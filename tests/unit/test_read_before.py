@@ -41,6 +41,21 @@ def test_a_partition_that_was_forgotten_and_begun_anew_was_read_before() -> None
     assert [row.topic_partition for row in read_before(planned({A: 7}), [PLACED, forgotten])] == [A]
 
 
+def test_a_crash_between_forget_and_the_first_batch_changes_nothing() -> None:
+    """Before the start that gives it a position, and after that."""
+    forgotten = Entry(1, "forget", "1", 0, "test", forgot={A: Position(40)})
+    first, second = ((planned({}), [forgotten]), (planned({A: 0}), [entry(2, "place", None, 0), forgotten]))
+    for counted in (False, True):
+        for start, history in (first, second):
+            assert [row.topic_partition for row in read_before(start, history, counted=counted)] == [A]
+    assert read_before(planned({}, {A: 0}), [forgotten]) == []
+
+
+def test_beside_batches_of_another_checkpoint_no_position_is_that_of_a_first_start() -> None:
+    assert read_before(planned({}), [], counted=True) == []
+    assert read_before(planned({A: 7}), [PLACED], counted=True)
+
+
 @pytest.mark.parametrize("history", [[], [entry(1, "copy", None, 7)], [entry(1, "rewind", None, 7)]])
 def test_a_position_of_another_origin_was_read_before(history: list[Entry]) -> None:
     assert [row.topic_partition for row in read_before(planned({A: 7}), history)] == [A]

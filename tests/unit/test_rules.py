@@ -13,6 +13,7 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.batch import Batch, QueryBatch
+from offsetkeeper.core.codec import dump_entry, load_entry
 from offsetkeeper.core.model import MAX_ADOPTED, MAX_SEQUENCE, Count, Entry, Having, Landed, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.core.rules import (
@@ -222,6 +223,18 @@ def test_a_position_is_not_forgotten_under_a_batch_or_a_run(
     event: Forget, before: Snapshot, error: type[Exception], told: str
 ) -> None:
     assert told in refused(before, event, error)
+
+
+def test_a_position_that_the_store_has_lost_can_be_forgotten() -> None:
+    """Only the control record still named it, so no start was possible, and no command took it out."""
+    lost = replace(MINE, missing=frozenset({UNKNOWN, TopicPartition("t", 9)}))
+    change = decide(lost, Forget((OTHER, UNKNOWN)), AUTHOR)
+    assert (change.after.missing, change.after.forgotten) == (
+        frozenset({TopicPartition("t", 9)}),
+        {OTHER: Position(30)},
+    )
+    assert change.entry.forgot == {OTHER: Position(30), UNKNOWN: None}
+    assert load_entry(dump_entry(change.entry), change.entry.version, "here") == change.entry
 
 
 @pytest.mark.parametrize("event", [Place({OTHER: Position(3, "id")}), Rewind({OTHER: Position(3, "id")})])

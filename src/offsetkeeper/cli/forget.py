@@ -44,7 +44,7 @@ def forget(
     if as_json:
         say_json({"executed": execute, "held_by": found.owner and found.owner.name, **plan.as_dict()})
         return
-    rows = [(*tp, at.offset, plan.start(tp)) for tp, at in plan.positions]
+    rows = [(*tp, "lost" if at is None else at.offset, plan.start(tp)) for tp, at in plan.positions]
     say_table(
         ("topic", "partition", "position", "a start reads it"), rows, title=f"{group}, from version {plan.version}"
     )

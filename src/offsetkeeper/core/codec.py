@@ -475,8 +475,8 @@ def _load_cuts(raw: list[Any]) -> Cuts:
     }
 
 
-def _load_forgot(raw: list[Any]) -> dict[TopicPartition, Position]:
-    return {check_partition(TopicPartition(topic, partition)): _load_stored(at) for topic, partition, at in raw}
+def _load_forgot(raw: list[Any]) -> dict[TopicPartition, Position | None]:
+    return {check_partition(TopicPartition(topic, number)): at and _load_stored(at) for topic, number, at in raw}
 
 
 def _load_program(raw: dict[str, Any] | None) -> Program | None:

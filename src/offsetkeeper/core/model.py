@@ -138,6 +138,7 @@ class Count(NamedTuple):
 Moves = Mapping[TopicPartition, Move]
 Counts = Mapping[str, Count]
 Cuts = Mapping[TopicPartition, int]
+Forgot = Mapping[TopicPartition, Position | None]
 NO_CUTS: Cuts = MappingProxyType({})
 
 
@@ -147,7 +148,7 @@ class Entry:
 
     Attributes:
         version: version of the ledger after the change.
-        event: acquire, release, place, begin, mark, commit, abandon, settle, rewind, forget or adopt.
+        event: acquire, release, place, begin, mark, commit, abandon, settle, rewind, forget, adopt or copy.
         change_id: random id, unique to the change.
         at_ms: milliseconds since 1970, by the clock of the process that made the change.
         actor: host and process that made it.
@@ -163,7 +164,7 @@ class Entry:
             caused; -1 if the offset is unknown. See `Bounds.common`.
         having: which outputs have the batch that was abandoned, settled, or dropped by a rewind. Entries of older
             releases do not say it.
-        forgot: the positions that were taken out of the ledger.
+        forgot: the positions that were taken out of the ledger; None if the store had lost the position.
     """
 
     version: int
@@ -181,7 +182,7 @@ class Entry:
     counts: Counts = field(default_factory=dict)
     cuts: Cuts = field(default_factory=dict)
     having: Having = Having.NONE
-    forgot: Positions = field(default_factory=dict)
+    forgot: Forgot = field(default_factory=dict)
 
     @property
     def partitions(self) -> int:

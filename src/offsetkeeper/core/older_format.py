@@ -33,7 +33,7 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
     if snapshot.missing:
         raise Refused(
             f"group {snapshot.group!r} has lost the positions of {listed(sorted(snapshot.missing), ', ')}, and format "
-            f"{number} cannot say so: put them back, or reset these partitions first"
+            f"{number} cannot say so: put them back, or reset or forget these partitions first"
         )
     found = as_rows(snapshot)
     return replace(

@@ -51,6 +51,7 @@ from offsetkeeper.core.model import (
     Counts,
     Cuts,
     Entry,
+    Forgot,
     Having,
     Landed,
     Move,
@@ -190,7 +191,8 @@ class Rewind:
 class Forget:
     """Take positions out of the ledger, as an operator decided. `force` fences a live owner.
 
-    Stores keep the rows, for other programs: `Snapshot.forgotten`.
+    Stores keep the rows, for other programs: `Snapshot.forgotten`. A position that the store has lost can be forgotten
+    too.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -228,7 +230,7 @@ class _Outcome:
     token: str = ""
     cuts: Cuts = field(default_factory=dict)
     having: Having = Having.NONE
-    forgot: Positions = field(default_factory=dict)
+    forgot: Forgot = field(default_factory=dict)
 
 
 def state_of(snapshot: Snapshot, owner_id: str) -> tuple[Holder, bool]:
@@ -260,7 +262,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         positions=_moved(snapshot, outcome),
         forgotten=_forgotten(snapshot, outcome),
         queries={**snapshot.queries, **{query: count.after for query, count in outcome.counts.items()}},
-        missing=snapshot.missing.difference(outcome.moves),
+        missing=snapshot.missing.difference(outcome.moves, outcome.forgot),
         change_id=author.change_id,
     )
     entry = Entry(
@@ -345,7 +347,7 @@ def _moved(snapshot: Snapshot, outcome: _Outcome) -> Positions:
 def _forgotten(snapshot: Snapshot, outcome: _Outcome) -> Positions:
     if not outcome.forgot and snapshot.forgotten.keys().isdisjoint(outcome.moves):
         return snapshot.forgotten
-    rows = {tp: Position(at.offset, at.topic_id) for tp, at in outcome.forgot.items()}
+    rows = {tp: Position(at.offset, at.topic_id) for tp, at in outcome.forgot.items() if at is not None}
     return {**{tp: at for tp, at in snapshot.forgotten.items() if tp not in outcome.moves}, **rows}
 
 
@@ -438,14 +440,14 @@ def check_forget(snapshot: Snapshot, partitions: Collection[TopicPartition]) -> 
                 f"group {snapshot.group!r}: {busy[0]} is in batch {batch and batch.id}, which is {what}: the next "
                 "start deals with it. Forget the position after that"
             )
-    unknown = sorted(tp for tp in partitions if tp not in snapshot.positions)
+    unknown = sorted({*partitions} - snapshot.positions.keys() - snapshot.missing)
     if unknown:
         raise NotAllowed(f"group {snapshot.group!r} has no position of {unknown[0]}: there is nothing to forget")
 
 
 def _forget(snapshot: Snapshot, event: Forget) -> _Outcome:
     check_forget(snapshot, event.partitions)
-    forgot = {tp: snapshot.positions[tp] for tp in sorted(event.partitions)}
+    forgot = {tp: snapshot.positions.get(tp) for tp in sorted(event.partitions)}
     return _Outcome(replace(snapshot, generation=snapshot.generation + 1), forgot=forgot)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.batch import Batch, Queries, QueryBatch, check_query
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.checkpoint_match import (
@@ -131,17 +130,18 @@ class CheckpointGuard:
         asked, found = self.asked, self.ledger.snapshot
         if not asked.stateful or asked.on_mismatch.state == "empty":
             return
-        if not any(row.stored for row in plan.rows):
-            return
-        if any(found.queries.values()):  # by another checkpoint than this
-            history: Sequence[Entry] = ()
-        else:
-            history = [entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version]
-        if rows := read_before(plan, history):
-            places = [f"{row.topic_partition}: the ledger is at {row.stored and row.stored.offset}" for row in rows]
+        if not found.generation and not any(row.stored for row in plan.rows):
+            return  # nothing was read, and nothing was forgotten
+        history = [entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version]
+        if rows := read_before(plan, history, counted=any(found.queries.values())):
+            places = [
+                f"{row.topic_partition}: "
+                + (f"the ledger is at {row.stored.offset}" if row.stored else "its position was forgotten")
+                for row in rows
+            ]
             raise CheckpointMismatch(
                 f"{asked.place} has no batch that is done, so the query would start with empty state, but group "
-                f"{found.group!r} has positions that this query has not committed:\n  {listed(places)}\n"
+                f"{found.group!r} has, or had, positions that this query has not committed:\n  {listed(places)}\n"
                 "Results would lack the records before them. Start with the checkpoint that has the state; or give "
                 "offsets= for each of these partitions, to read again from there and build new state; or give "
                 "on_mismatch=OnMismatch(state='empty') to begin with empty state, which costs nothing only where "

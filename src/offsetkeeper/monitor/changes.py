@@ -35,7 +35,15 @@ from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.app import error
 from offsetkeeper.monitor.change_body import SCOPE, TARGETS, check_fields, flag, scope, target, text, version
 from offsetkeeper.operate.json_view import reset_fields
-from offsetkeeper.operate.reset import apply_reset, known_history, plan_reset, plan_rewind, plan_undo, reset_lag
+from offsetkeeper.operate.reset import (
+    apply_reset,
+    known_history,
+    plan_reset,
+    plan_rewind,
+    plan_undo,
+    reset_lag,
+    taken_back,
+)
 from offsetkeeper.operate.reset_plan import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first
@@ -50,7 +58,8 @@ _CODES: tuple[tuple[type[OffsetkeeperError], int], ...] = (
     (OutcomeUnknown, 502),
 )
 Change = Callable[[str, Mapping[str, Any], str], dict[str, Any]]
-Plan = Callable[[Ledger], tuple[ResetPlan, str]]
+Plan = Callable[[Ledger], tuple[ResetPlan, str, list[str]]]
+"""Makes a plan, the words on it for the history, and sentences for its preview."""
 
 
 class Changes:
@@ -76,14 +85,15 @@ class Changes:
             SettingsError: the body is wrong, or asks for what Kafka does not hold.
             Fenced: another owner took the group while it was fenced.
         """
-        check_fields(body, (*TARGETS, *SCOPE, "all_topics", "fence"))
+        check_fields(body, (*TARGETS, *SCOPE, "all_topics", "clip", "fence"))
         to, (topics, partitions), every = target(body), scope(body), flag(body, "all_topics")
+        clip = flag(body, "clip")
         if every and (topics or partitions):
             raise SettingsError("give topics and partitions, or all_topics, not both")
         if not (every or topics or partitions or isinstance(to, Mapping)):
             raise SettingsError("say which partitions to reset: topics, partitions, or all_topics")
 
-        def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
+        def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
             made = plan_reset(
                 ledger.load(),
                 self._store.address,
@@ -92,9 +102,10 @@ class Changes:
                 partitions=partitions,
                 topics=topics,
                 all_topics=every,
+                clip=clip,
                 history=known_history(ledger),
             )
-            return made, ""
+            return made, "", []
 
         return self._preview(group, plan, flag(body, "fence"), client)
 
@@ -106,28 +117,28 @@ class Changes:
             NotAllowed: the ledger was never at it.
             Fenced: see `reset`.
         """
-        check_fields(body, ("version", *SCOPE, "fence"))
-        to, (topics, partitions) = version(body), scope(body)
+        check_fields(body, ("version", *SCOPE, "clip", "fence"))
+        to, (topics, partitions), clip = version(body), scope(body), flag(body, "clip")
 
-        def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
-            made = plan_rewind(ledger, self._cluster, to, partitions=partitions, topics=topics)
-            return made, f"rewind to version {to}"
+        def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
+            made = plan_rewind(ledger, self._cluster, to, partitions=partitions, topics=topics, clip=clip)
+            return made, f"rewind to version {to}", []
 
         return self._preview(group, plan, flag(body, "fence"), client)
 
     def undo(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
-        """Preview undoing the newest reset.
+        """Preview undoing the newest reset or forget; the notes name it, and copies since.
 
         Raises:
             NotAllowed: there is none.
             Fenced: see `reset`.
         """
-        check_fields(body, (*SCOPE, "fence"))
-        topics, partitions = scope(body)
+        check_fields(body, (*SCOPE, "clip", "fence"))
+        (topics, partitions), clip = scope(body), flag(body, "clip")
 
-        def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
-            made, entry = plan_undo(ledger, self._cluster, partitions=partitions, topics=topics)
-            return made, f"undo of version {entry.version}"
+        def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
+            made, entry = plan_undo(ledger, self._cluster, partitions=partitions, topics=topics, clip=clip)
+            return made, f"undo of version {entry.version}", taken_back(ledger, entry)
 
         return self._preview(group, plan, flag(body, "fence"), client)
 
@@ -159,19 +170,20 @@ class Changes:
         """
         with self._lock:
             ledger = self._ledger(group)
-            plan, why = make(ledger)
+            plan, why, told = make(ledger)
             if fence and ledger.snapshot.owner is not None:
                 ledger.acquire(f"to stop the run; {_through(client)}")
                 ledger.release()
                 self._done()
-                plan, why = make(ledger)
+                plan, why, told = make(ledger)
             if not plan.moves:
                 raise NotAllowed(f"group {plan.group!r} is already at these offsets: nothing to do")
             lags = reset_lag(plan, self._cluster)
             self._previews[plan.digest] = (plan, why)
             while len(self._previews) > _KEPT:
                 self._previews.popitem(last=False)
-        return reset_fields(plan, lags, executed=False, owner=ledger.snapshot.owner)
+        found = reset_fields(plan, lags, executed=False, owner=ledger.snapshot.owner)
+        return {**found, "notes": [*told, *found["notes"]]}
 
     def _ledger(self, group: str) -> Ledger:
         return Ledger(self._store, group, retry_timeout_s=_PATIENCE_S)

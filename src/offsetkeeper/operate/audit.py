@@ -241,7 +241,8 @@ def _jumps(entry: Entry, known: _Known) -> Iterator[Discrepancy]:
         _moved(found, move.after, entry.version, why if move.before is not None or tp in known.away else "")
         known.away.discard(tp)
     for tp, at in entry.forgot.items():
-        yield from _edited(tp, chapters.setdefault(tp, [_first(at)]), at, entry.version)
+        if at is not None:
+            yield from _edited(tp, chapters.setdefault(tp, [_first(at)]), at, entry.version)
         known.away.add(tp)
     for r in entry.ranges if entry.event == "commit" else ():
         tp = r.topic_partition

@@ -21,10 +21,10 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot
-from offsetkeeper.core.offsets import NO_POSITIONS, Positions
+from offsetkeeper.core.offsets import NO_POSITIONS, Position, Positions, TopicPartition
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
-from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict
+from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict, listed
 
 log = logging.getLogger(__name__)
 _COPY = "copy"
@@ -60,7 +60,8 @@ def copy(
         target: the store to copy to.
         history: the most entries to copy; the newest are copied.
         force: copy although a run holds the group in the source: for a run that died without releasing the group.
-        overwrite: replace positions or a ledger that the target already has of the group.
+        overwrite: replace positions or a ledger that the target already has of the group. A position of a ledger
+            there that the source does not have is taken out, as `forget` does.
         format: the format of the copy: an older one for an older release, see `core.older_format`.
         retry_timeout_s: seconds for which each store may be unavailable.
 
@@ -106,7 +107,7 @@ def preview(
     found = ledger.snapshot
     other = bool(found.version) and not _is_copy(found.owner) and not _same(_rows(found, wanted), wanted)
     own = other and not _entries_done(ledger, _entries(origin, target, history))
-    return CopyPlan(wanted, found.positions, own)
+    return CopyPlan(wanted, found.positions, own, tuple(sorted(_taken_out(found, wanted))))
 
 
 class CopyPlan(NamedTuple):
@@ -116,16 +117,24 @@ class CopyPlan(NamedTuple):
         wanted: the ledger that the target will hold.
         positions: the positions that the target holds now.
         keeps_history: whether the target keeps a history of its own, which that of the source does not continue.
+        takes_out: partitions of which only the target has a position; sorted.
     """
 
     wanted: Snapshot
     positions: Positions
     keeps_history: bool = False
+    takes_out: tuple[TopicPartition, ...] = ()
 
     @property
     def notes(self) -> list[str]:
         """Sentences on other effects of the copy."""
-        return [_OWN_HISTORY] if self.keeps_history else []
+        notes = [_OWN_HISTORY] if self.keeps_history else []
+        if self.takes_out:
+            notes.append(
+                "the source has no position of these partitions, so the copy takes those of the target out, as forget "
+                f"does: {listed(self.takes_out, ', ')}"
+            )
+        return notes
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, with the old and the new offset of each partition."""
@@ -187,15 +196,15 @@ def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
         raise NotAllowed(f"{where} a ledger of group {group} already, at other positions: copy with overwrite")
     if not found.version and not overwrite and found.positions.items() - wanted.positions.items():
         raise NotAllowed(f"{where} other positions of group {group} already: copy with overwrite")
-    if extra := sorted(found.positions.keys() - wanted.positions.keys()):
+    extra = sorted(found.positions.keys() - wanted.positions.keys())
+    if extra and not found.version:
         raise NotAllowed(
             f"{where} a position of {extra[0]}, which the source does not have: take it out there first "
             f"(offsetkeeper forget {ledger.group} {extra[0].topic}:{extra[0].partition})"
         )
-    if (extra := sorted(found.forgotten.keys() - wanted.positions.keys())) and 0 < wanted.format < FORMAT:
-        raise NotAllowed(
-            f"{where} a row of {extra[0]}, which was forgotten, and format {wanted.format} cannot say so: delete it"
-        )
+    if 0 < wanted.format < FORMAT and (left := extra or sorted(found.forgotten.keys() - wanted.positions.keys())):
+        why = "which the source does not have" if extra else "which was forgotten"
+        raise NotAllowed(f"{where} a row of {left[0]}, {why}, and format {wanted.format} cannot say so: delete it")
 
 
 def _entries_done(ledger: Ledger, entries: Sequence[Entry]) -> int:
@@ -222,14 +231,25 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
         version=before.version + 1,
         epoch=max(before.epoch, wanted.epoch),
         change_id=entry.change_id,
-        forgotten={tp: at for tp, at in before.forgotten.items() if tp not in wanted.positions},
+        forgotten={
+            **{tp: at for tp, at in before.forgotten.items() if tp not in wanted.positions},
+            **{tp: Position(at.offset, at.topic_id) for tp, at in _taken_out(before, wanted).items()},
+        },
     )
     stored = _rows(before, wanted).rows
     moves = {tp: Move(stored.get(tp), at) for tp, at in wanted.positions.items() if stored.get(tp) != at}
     made = replace(entry, version=after.version)
     if not entry.version:  # that of this copy
         made = replace(made, epoch=after.epoch, generation=after.generation, sequence=after.sequence, moves=moves)
+        made = replace(made, forgot=_taken_out(before, wanted))
     return Change(before, after, moves, made)
+
+
+def _taken_out(before: Snapshot, wanted: Snapshot) -> Positions:
+    """Return the positions of a target that the source does not have; their rows stay, as with `forget`."""
+    if 0 < wanted.format < FORMAT:
+        return NO_POSITIONS  # the copy was refused if there is one, but for the batches of queries
+    return {tp: at for tp, at in before.positions.items() if tp not in wanted.positions}
 
 
 def _same(one: Snapshot, other: Snapshot) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import SettingsError, listed
 from offsetkeeper.operate.reset_plan import select
 
 
@@ -20,14 +20,16 @@ class Forgetting:
     Attributes:
         group: the consumer group.
         version: version of the ledger that the plan was made for.
-        positions: the positions, sorted by partition.
+        positions: the positions, sorted by partition; None if the store has lost the position.
         known: topics that keep positions of other partitions.
+        before: partitions of topics that keep none, and that were forgotten before; sorted.
     """
 
     group: str
     version: int
-    positions: tuple[tuple[TopicPartition, Position], ...]
+    positions: tuple[tuple[TopicPartition, Position | None], ...]
     known: tuple[str, ...] = ()
+    before: tuple[TopicPartition, ...] = ()
 
     def start(self, tp: TopicPartition) -> str:
         """Return where a start reads the partition if its program reads the topic."""
@@ -42,17 +44,24 @@ class Forgetting:
             "streaming queries of this group that read these partitions need a new checkpoint",
             "the rows in the store stay for other programs; the ledger does not count them any more",
         ]
+        if lost := [tp for tp, at in self.positions if at is None]:
+            notes.append(f"the store has lost these positions, so undo cannot put them back: {listed(lost, ', ')}")
         if any(self.start(tp).startswith("where") for tp, _ in self.positions):
             notes.append(
                 "where start= says: at the beginning, the end or a time, as the program gives it; a topic that a "
-                "pattern finds starts as Policies(new_topics=) says"
+                "pattern finds starts as Policies(new_topics=) says. That holds for each partition without a position"
+            )
+        if self.before:
+            notes.append(
+                "these were forgotten before. A start read them from their beginning, and now reads them where "
+                "start= says: " + listed(self.before, ", ")
             )
         return notes
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain values."""
         rows = [
-            {"topic": tp.topic, "partition": tp.partition, "position": at.offset, "start": self.start(tp)}
+            {"topic": tp.topic, "partition": tp.partition, "position": at and at.offset, "start": self.start(tp)}
             for tp, at in self.positions
         ]
         return {"group": self.group, "version": self.version, "positions": rows, "notes": self.notes}
@@ -72,12 +81,13 @@ def plan_forgetting(snapshot: Snapshot, partitions: Collection[TopicPartition], 
     """
     if not (partitions or topics):
         raise SettingsError("say which positions to forget: a topic, or partitions such as orders:0,1")
-    chosen = select(snapshot.positions, partitions, topics, f"the positions of group {snapshot.group!r}")
-    left = {tp.topic for tp in snapshot.positions.keys() - chosen}
-    known = tuple(sorted(left & {tp.topic for tp in chosen}))
-    return Forgetting(
-        snapshot.group, snapshot.version, tuple((tp, snapshot.positions[tp]) for tp in sorted(chosen)), known
-    )
+    there = snapshot.positions.keys() | snapshot.missing
+    chosen = select(there, partitions, topics, f"the positions of group {snapshot.group!r}")
+    left = {tp.topic for tp in there - chosen}
+    touched = {tp.topic for tp in chosen}
+    before = sorted(tp for tp in snapshot.forgotten if tp.topic in touched - left)
+    positions = tuple((tp, snapshot.positions.get(tp)) for tp in sorted(chosen))
+    return Forgetting(snapshot.group, snapshot.version, positions, tuple(sorted(left & touched)), tuple(before))
 
 
 def apply_forgetting(ledger: Ledger, plan: Forgetting, reason: str, *, force: bool = False) -> None:

@@ -224,9 +224,9 @@ def plan_undo(
         if entry.version > found.version:
             continue  # newer than the loaded ledger: this plan will be refused as stale
         counted = bool(entry.counts) and not (partitions or topics)
-        forgot = any(is_named(tp, partitions, topics) for tp in entry.forgot)
+        forgot = any(at is not None and is_named(tp, partitions, topics) for tp, at in entry.forgot.items())
         moved = counted or any(is_named(tp, partitions, topics) for tp in entry.moves)
-        if forgot or (entry.event == "rewind" and moved):
+        if (entry.event == "forget" and forgot) or (entry.event == "rewind" and moved):
             return _plan_back(ledger, cluster, entry.version - 1, partitions, topics, clip=clip), entry
     select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # refuses a wrong name
     which = " of these partitions" if partitions or topics else ""
@@ -239,7 +239,8 @@ def taken_back(ledger: Ledger, entry: Entry) -> list[str]:
     """Return sentences on what an undo takes back: this entry of the loaded ledger, and copies into it since."""
     now = ledger.snapshot.version
     since = [each for each in ledger.history(now - entry.version + _MARGIN) if entry.version < each.version <= now]
-    copies = [each for each in since if each.event == "copy" and any(move.before for move in each.moves.values())]
+    replaced = [each for each in since if each.forgot or any(move.before for move in each.moves.values())]
+    copies = [each for each in replaced if each.event == "copy"]
     return [f"this takes back {_told(entry)}"] + [
         f"it also takes back {_told(each)}. The history has not what was read in between, so its records may come again"
         for each in copies[::-1]

@@ -22,7 +22,8 @@ export function changes(form) {
     event.preventDefault();
     try {
       const [action, body] = asked(form);
-      show(form, preview, await post(form, action, { ...body, fence: form.elements.fence.checked }));
+      const { fence, clip } = form.elements;
+      show(form, preview, await post(form, action, { ...body, fence: fence.checked, clip: clip.checked }));
     } catch (error) {
       preview.replaceChildren(element("p", error.message, "notice bad"));
     }
@@ -54,8 +55,8 @@ async function post(form, action, body) {
 
 function show(form, preview, plan) {
   const table = element("table");
-  const columns = ["topic", "partition", "old", "new", "replayed", "skipped", "above_beginning", "retention_used"];
-  const names = ["Topic", "Partition", "Old", "New", "Read again", "Skipped", "Above the beginning", "Retention"];
+  const columns = ["topic", "partition", "old", "new", "replayed", "skipped", "lost", "above_beginning", "retention_used"];
+  const names = ["Topic", "Partition", "Old", "New", "Read again", "Skipped", "Lost", "Above the beginning", "Retention"];
   const head = table.createTHead().insertRow();
   for (const [index, name] of names.entries()) head.append(element("th", name, index ? "n" : ""));
   const rows = table.createTBody();

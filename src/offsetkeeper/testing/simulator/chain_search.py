@@ -25,6 +25,8 @@ _SHORT = (
     *(Step("reset to an offset", which, 1) for which in (0, 1)),
     Step("shift", 1, 1),
     Step("rewind", 0, 1),
+    Step("forget", 0),
+    Step("forget", 2),
     Step("copy"),
 )
 

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, StartRefused
 from offsetkeeper.operate.copy import copy
+from offsetkeeper.operate.forget import Forgetting
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelPlace
-from offsetkeeper.testing.simulator.operators import reset_positions
+from offsetkeeper.testing.simulator.operators import forget_positions, reset_positions
 from offsetkeeper.testing.simulator.previews import Previews
 from offsetkeeper.testing.simulator.runs import owner
 from offsetkeeper.testing.simulator.scenarios import (
@@ -125,8 +126,12 @@ class Chain:
         world, before = self.world, self.world.store.state
         plan = ACTS[step.what](world, step)
         done = world.store.state
-        if plan is not None and done.entry is not None and done is not before and done.entry.event == "rewind":
-            assert done.before is not None  # noqa: S101 - it has an entry
+        if plan is None or done.entry is None or done is before:
+            return
+        assert done.before is not None  # noqa: S101 - it has an entry
+        if isinstance(plan, Forgetting) and done.entry.event == "forget":
+            self.previews.note_forgetting(plan)
+        elif isinstance(plan, ResetPlan) and done.entry.event == "rewind":
             self.previews.note(plan, done.before.snapshot)
 
     def _lead(self) -> None:
@@ -170,6 +175,10 @@ def _rewind_by(world: World, step: Step) -> ResetPlan:
     return plan
 
 
+def _forget(world: World, step: Step) -> Forgetting:
+    return forget_positions(world, _PARTITIONS[step.which], () if step.which else (TOPIC,))
+
+
 def _copy(world: World, _: Step) -> None:
     """Copy the group to the other store, or back over the first one, and go on there."""
     there = world.copy if world.store is world.origin else world.origin
@@ -177,7 +186,7 @@ def _copy(world: World, _: Step) -> None:
     world.store = there
 
 
-ACTS: Mapping[str, Callable[[World, Step], ResetPlan | None]] = MappingProxyType(
+ACTS: Mapping[str, Callable[[World, Step], ResetPlan | Forgetting | None]] = MappingProxyType(
     {
         "reset to the earliest": _reset_with(lambda _: "earliest"),
         "reset to the latest": _reset_with(lambda _: "latest"),
@@ -185,6 +194,7 @@ ACTS: Mapping[str, Callable[[World, Step], ResetPlan | None]] = MappingProxyType
         "shift": _reset_with(lambda step: Shift(step.number - 2)),
         "undo": _undo,
         "rewind": _rewind_by,
+        "forget": _forget,
         "copy": _copy,
     }
 )

@@ -1,7 +1,8 @@
-"""Operators, as actors: rewind, undo, accept a mark, copy."""
+"""Operators, as actors: rewind, undo, forget, accept a mark, copy."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.mark import check_marks
@@ -9,6 +10,7 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import MarkBehind, MarkError
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
+from offsetkeeper.operate.forget import Forgetting, apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import Shift, Target, apply_reset, known_history, plan_reset, plan_undo
 from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC
@@ -23,6 +25,14 @@ def reset_positions(world: World, to: Target | Shift, *, force: bool = False, **
     found = ledger.load()
     plan = plan_reset(found, ledger.store.address, world.cluster, to, history=known_history(ledger), **which)
     apply_reset(ledger, world.cluster, plan, "reset", force=force)
+    return plan
+
+
+def forget_positions(world: World, partitions: Collection[TopicPartition], topics: Collection[str]) -> Forgetting:
+    """Take positions out, as `offsetkeeper forget --force` does, and return the plan."""
+    ledger = world.ledger()
+    plan = plan_forgetting(ledger.load(), partitions, topics)
+    apply_forgetting(ledger, plan, "forget", force=True)
     return plan
 
 

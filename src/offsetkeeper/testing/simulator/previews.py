@@ -14,6 +14,7 @@ from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.operate.audit import Kind, audit
 
 if TYPE_CHECKING:
+    from offsetkeeper.operate.forget import Forgetting
     from offsetkeeper.operate.reset_plan import ResetPlan, Step
     from offsetkeeper.testing.simulator.kafka import ModelPlace
     from offsetkeeper.testing.simulator.outputs import Record
@@ -30,6 +31,7 @@ class Promise(Enum):
     FRESH = "was not read, and comes"
     SKIPPED = "was not read, and does not come"
     OVER = "was read, and does not come again"
+    OPEN = "comes if start= says so"
 
 
 class Act(NamedTuple):
@@ -92,6 +94,30 @@ class Previews:
         if self._world.scenario.history >= _WHOLE:
             self._check_truth(act)
 
+    def note_forgetting(self, plan: Forgetting) -> None:
+        """Hold positions that were forgotten just now against the rows that are there."""
+        world = self._world
+        rows = {name: self._rows(name) for name in world.scenario.every_output}
+        starts = {tp: plan.start(tp) for tp, _ in plan.positions}
+        gone = {tp.topic for tp in starts} - {*plan.known}  # what has no position there starts as start= says too
+        promised = {}
+        every = [
+            (name, topic.record_id(number, offset), number, offset)
+            for name, topic in world.cluster.place.topics.items()
+            for number, (beginning, _, end) in enumerate(topic.partitions)  # also in open transactions
+            for offset in range(beginning, end)
+        ]
+        for record in every:
+            tp = TopicPartition(record[0], record[2])
+            if tp not in starts and tp.topic not in gone:
+                continue
+            if tp.topic not in gone or world.scenario.start == "earliest":
+                read = any(found[record] for found in rows.values())
+                promised[record] = Promise.AGAIN if read else Promise.FRESH
+            else:
+                promised[record] = Promise.OPEN
+        self._acts.append(Act(promised, frozenset(), rows))
+
     def _check_truth(self, act: Act) -> None:
         """Hold what a preview calls read against the rows that were there. With a short history it may not know."""
         doubtful, unknown = self._doubtful(), self._unknown()
@@ -105,7 +131,7 @@ class Previews:
 
     def at_the_end(self) -> None:
         """Hold all acts against the rows, after a run has caught up."""
-        world, unknown = self._world, self._unknown()
+        world, unknown = self._world, self._unknown(forgotten=True)
         there = world.cluster.records()
         restored = {record for each in self._acts for record in each.restored}
         for name in world.scenario.every_output:
@@ -126,13 +152,13 @@ class Previews:
         """Check that no more rows of a record came than was promised."""
         once = self._world.scenario.guarantee is Guarantee.EXACTLY_ONCE
         maybe = sum(record in each.may_be_there for each in self._acts)
-        again = sum(each.promised.get(record) is Promise.AGAIN for each in self._acts)
+        again = sum(each.promised.get(record) in {Promise.AGAIN, Promise.OPEN} for each in self._acts)
         if once and times > 1 + maybe + again:
             self._broken(
                 f"{record} is {times} times in {name!r}; {again} acts promise it again, {maybe} drop its batch"
             )
         last = self._last(record)
-        if last is None or last.promised[record] in {Promise.AGAIN, Promise.FRESH}:
+        if last is None or last.promised[record] in {Promise.AGAIN, Promise.FRESH, Promise.OPEN}:
             return
         since = times - last.rows[name][record]
         if since > maybe and (once or not maybe):
@@ -184,10 +210,11 @@ class Previews:
         every = {(*tp, topic_id, n) for (tp, topic_id), end in reached.items() for n in range(end)}
         return {(topic, topic_id, number, n) for topic, number, topic_id, n in every} - self._unknown()
 
-    def _unknown(self) -> set[Record]:
-        """Return the records before the first position of their partition."""
+    def _unknown(self, *, forgotten: bool = False) -> set[Record]:
+        """Return the records before the first position of their partition, or before the first one after a `forget`."""
         entries = [state.entry for state in self._world.store.state.states() if state.entry is not None]
-        first = [(tp, move.after) for each in entries for tp, move in each.moves.items() if move.before is None]
+        began = [(tp, move.after) for each in entries for tp, move in each.moves.items() if move.before is None]
+        first = began if forgotten else dict(began).items()  # the oldest, as the newest entry comes first
         return {(tp.topic, str(at.topic_id), tp.partition, n) for tp, at in first for n in range(at.offset)}
 
     def _doubtful(self) -> frozenset[Record]:

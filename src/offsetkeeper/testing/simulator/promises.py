@@ -163,7 +163,8 @@ class Promises:
         for tp, position in before.positions.items():
             moved = after.positions.get(tp)
             if moved is None:
-                self._broken("e", f"the position of {tp} is gone")
+                if tp not in change.entry.forgot:
+                    self._broken("e", f"the position of {tp} is gone")
             elif change.entry.event == "commit" and moved[1:] != position[1:]:
                 self._broken("e", f"a commit changes the ids of {tp}")
             elif moved.offset < position.offset and after.generation == before.generation:
