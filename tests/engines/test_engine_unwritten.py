@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import lit
 
 from engines.lab import Lab
+from offsetkeeper import Batch, Policies
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks import Idempotent, Outputs, Transaction
 
@@ -29,7 +31,15 @@ def unsaved_table(frame: DataFrame, *_: Any) -> Any:
     return frame.writeTo("somewhere")
 
 
-@pytest.mark.parametrize("function", [parse, by_name, unsaved, unsaved_table])
+def several(frame: DataFrame, *_: Any) -> Any:
+    return [parse(frame), frame.count()]
+
+
+def unsaved_merge(frame: DataFrame, *_: Any) -> Any:
+    return frame.mergeInto("somewhere", lit(True)).whenMatched().updateAll()  # noqa: FBT003 - a column
+
+
+@pytest.mark.parametrize("function", [parse, by_name, several, unsaved, unsaved_table, unsaved_merge])
 @pytest.mark.parametrize("sink", [lambda function: function, Idempotent, Transaction])
 def test_a_frame_that_nobody_writes_is_refused_before_its_offsets_are_committed(
     lab: Lab, topic: Callable[..., str], function: Any, sink: Callable[[Any], Any]
@@ -47,6 +57,19 @@ def test_the_same_of_one_of_several_outputs(lab: Lab, topic: Callable[..., str])
     lab.produce(name, "a")
     with pytest.raises(SettingsError, match="nothing writes it"):
         lab.pipeline(name).run(lab.spark, sink=Outputs(one=lab.keep, two=parse), until="caught_up")
+    assert "commit" not in lab.events()
+
+
+def test_the_same_of_dead_letters(lab: Lab, topic: Callable[..., str]) -> None:
+    def fails(_: DataFrame, batch: Batch) -> None:
+        if batch.size:
+            raise ValueError("a record is wrong")
+
+    name = topic()
+    lab.produce(name, "a")
+    pipeline = lab.pipeline(name, policies=Policies(poison="quarantine"), dead_letters=parse, attempts=1)
+    with pytest.raises(SettingsError, match="nothing writes it"):
+        pipeline.run(lab.spark, fails, until="caught_up")
     assert "commit" not in lab.events()
 
 
