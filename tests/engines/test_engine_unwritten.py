@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import lit
 
 from engines.lab import Lab
 from offsetkeeper import Batch, Policies
@@ -31,15 +30,7 @@ def unsaved_table(frame: DataFrame, *_: Any) -> Any:
     return frame.writeTo("somewhere")
 
 
-def several(frame: DataFrame, *_: Any) -> Any:
-    return [parse(frame), frame.count()]
-
-
-def unsaved_merge(frame: DataFrame, *_: Any) -> Any:
-    return frame.mergeInto("somewhere", lit(True)).whenMatched().updateAll()  # noqa: FBT003 - a column
-
-
-@pytest.mark.parametrize("function", [parse, by_name, several, unsaved, unsaved_table, unsaved_merge])
+@pytest.mark.parametrize("function", [parse, by_name, unsaved, unsaved_table])
 @pytest.mark.parametrize("sink", [lambda function: function, Idempotent, Transaction])
 def test_a_frame_that_nobody_writes_is_refused_before_its_offsets_are_committed(
     lab: Lab, topic: Callable[..., str], function: Any, sink: Callable[[Any], Any]
