@@ -37,6 +37,7 @@ from offsetkeeper.testing.mariadb import MariaDBServer
 from sinks import test_exact_files as exact
 from sinks.exactness import Kind, land
 from sinks.exactness import made as rows
+from sinks.test_exact_delta import PARTITIONED
 from sinks.topics import committed, lander
 
 PAGE = Path(__file__).parents[2] / "docs" / "types.md"
@@ -183,7 +184,7 @@ def test_files(spark: SparkSession, tmp_path: Path) -> None:
     parquet = exact.TestParquet()
     parquet.path, parquet.declared = tmp_path / "parted", {}
     layout = Layout("parquet", ("it",))
-    parted = {name: name + exact.PARTITIONED for name, kind in SPARK.items() if not misplaced(kind, layout)}
+    parted = {name: name + PARTITIONED for name, kind in SPARK.items() if not misplaced(kind, layout)}
     landed(parquet, spark, "folders", parted)
     parquet.create("refused", {"it": parted["string"]})
     why = {
