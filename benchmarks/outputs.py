@@ -1,10 +1,12 @@
 """How long a batch takes into each output, exactly once, beside what people use there without any guarantee.
 
-    python benchmarks/outputs.py --rows 200000 --runs 5 [topic files delta table mysql]
+    python benchmarks/outputs.py --rows 200000 --runs 5 [--checks] [topic files delta table mysql]
 
 The rows are the same cached frame of about 100 bytes each for all. The ways of an output take turns, after rounds that
 do not count, and the rows are counted at the end. Seconds of CPU are those of driver, JVM and Python workers, without
 the server. The last line is JSON: for each output the medians of each way, and their ratios to the first way.
+
+With `--checks` the ways are our sink alone, without its look at each value and with it: the ratio is what that costs.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,15 +32,19 @@ from deltalake import DeltaTable as Lake
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment
+from offsetkeeper.core import environment, pickle_by_value
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.sinks import DeltaTable, Files, Sink, Table, Topic, limits
+from offsetkeeper.sinks.delta import task as delta_task
+from offsetkeeper.sinks.files import values
+from offsetkeeper.sinks.mysql import task as mysql_task
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.postgresql import Session, task
+from offsetkeeper.sinks.topic import task as topic_task
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.kafka import KafkaServer
@@ -144,7 +151,11 @@ def files(spark: SparkSession, rows: int) -> Ways:
             "write.parquet": lambda: frame.write.parquet(f"{plain}/batch={next(numbers)}"),
             "Files": by_mark(frame, Files(Path(ours))),
         }
-        yield ways, 0, lambda: {where: spark.read.parquet(where).count() for where in (plain, ours)}
+
+        def counted() -> dict[str, int]:
+            return {where: spark.read.parquet(where).count() for where in (plain, ours) if Path(where).exists()}
+
+        yield ways, 0, counted
 
 
 @contextmanager
@@ -162,7 +173,8 @@ def delta(spark: SparkSession, rows: int) -> Ways:
         }
 
         def counted() -> dict[str, int]:
-            return {plain: spark.read.parquet(plain).count(), ours: Lake(ours).to_pyarrow_dataset().count_rows()}
+            there = {plain: spark.read.parquet(plain).count()} if Path(plain).exists() else {}
+            return {**there, ours: Lake(ours).to_pyarrow_dataset().count_rows()}
 
         yield ways, 0, counted
 
@@ -295,6 +307,41 @@ def measure(ways: Mapping[str, Way], server: int, runs: int, warm: int) -> dict[
     }
 
 
+def unchecked_rows(batch: pa.RecordBatch, limits: object) -> None:
+    """Look at no value."""
+
+
+def unchecked_frame(frame: DataFrame, layout: object) -> DataFrame:  # noqa: ARG001 - in the place of `checked`
+    """Return the frame, which looks at no value."""
+    return frame
+
+
+OURS: Mapping[str, tuple[str, Any, str, Any]] = {
+    "topic": ("Topic", topic_task, "check", unchecked_rows),
+    "files": ("Files", values, "checked", unchecked_frame),
+    "delta": ("DeltaTable", delta_task, "check", unchecked_rows),
+    "table": ("Table elsewhere", task, "check", unchecked_rows),
+    "mysql": ("Table elsewhere", mysql_task, "check", unchecked_rows),
+}
+"""Our way into each output, and where its look at each value is, with what is there instead."""
+
+
+def of_checks(output: str, ways: Mapping[str, Way]) -> Mapping[str, Way]:
+    """Return our way into an output without its look at each value, and with it; both pickle their code anew."""
+    name, module, function, instead = OURS[output]
+    usual = getattr(module, function)
+
+    def write(chosen: Any) -> None:
+        pickle_by_value._code.cache_clear()  # noqa: SLF001 - it would keep the other way's
+        setattr(module, function, chosen)
+        try:
+            ways[name]()
+        finally:
+            setattr(module, function, usual)
+
+    return {f"{name}, unchecked": partial(write, instead), name: partial(write, usual)}
+
+
 TARGETS = {each.__name__: each for each in (topic, files, delta, table, mysql)}
 
 
@@ -305,13 +352,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--warm", type=int, default=2)
+    parser.add_argument("--checks", action="store_true", help="what the look at each value costs in our sink")
     given = parser.parse_args()
     spark, result = open_session("jdbc", "jdbc-mysql"), {}
     for name in given.outputs or TARGETS:
         with TARGETS[name](spark, given.rows) as (ways, server, counted):
-            result[name] = measure(ways, server, given.runs, given.warm)
-            there, wanted = counted(), given.rows * (given.runs + given.warm)
-            if set(there.values()) != {wanted}:
+            tried = of_checks(name, ways) if given.checks else ways
+            result[name] = measure(tried, server, given.runs, given.warm)
+            there, wanted = counted(), given.rows * (given.runs + given.warm) * (2 if given.checks else 1)
+            if {*there.values()} - ({0} if given.checks else set()) != {wanted}:
                 raise SystemExit(f"{name}: {there}, and {wanted} rows were written")
         spark.catalog.clearCache()
     spark.stop()

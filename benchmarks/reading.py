@@ -4,6 +4,7 @@ That one reads in Python, and compiled where offsetkeeper-native is installed. A
 broker into Spark's `noop` sink, in turns, in one session of two cores. The first turn warms up and does not count,
 except for a reader so slow that it has no second. What takes longer than the limit is cut off, and said to be. CPU is
 that of Spark's JVM and its Python workers, all threads; the broker's does not count.
+With `--checksums` the packed reader is also held against itself without a look at the checksums of records.
 Memory is the peak of a process that reads as one task does, Python and its libraries included: for some records and
 for ten times as many, and where values are large, have large headers, or become many times as large when unpacked.
 """
@@ -42,6 +43,8 @@ PACKED = {"compiled": {"offsetkeeper.native": "required"}, "python": {"offsetkee
 """The packed reader's two ways to read, with the settings for each."""
 if find_spec("offsetkeeper_native") is None:
     del PACKED["compiled"]
+UNCHECKED = "{}, without checksums"
+"""The name of the same reader that does not hold records against the checksum of their producer."""
 
 
 def open_session(*sets: str) -> SparkSession:
@@ -155,8 +158,11 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=60, help="seconds after which a reading is cut off")
     parser.add_argument("--shapes", nargs="*", default=None, help="only these, such as 8x1000")
     parser.add_argument("--readers", nargs="*", default=None, help="only these: compiled, python, tuned, as_it_comes")
+    parser.add_argument("--checksums", action="store_true", help="the packed reader beside itself without checksums")
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="measure memory too")
     chosen = parser.parse_args()
+    if chosen.checksums:
+        PACKED.update({UNCHECKED.format(name): {**some, "check.crcs": "false"} for name, some in [*PACKED.items()]})
     warnings.simplefilter("ignore", FutureWarning)  # PySpark's, about the version of pandas
     shapes = [shape for shape in SHAPES if chosen.shapes is None or shape.name in chosen.shapes]
     with KafkaServer(settings={"socket.request.max.bytes": str(2**28)}) as server:
@@ -167,7 +173,7 @@ def main() -> None:
         readers = {
             name: read
             for name, read in readers_of(spark, server.bootstrap).items()
-            if chosen.readers is None or name in chosen.readers
+            if chosen.readers is None or name.partition(",")[0] in chosen.readers
         }
         found = {s.name: compare(spark, readers, s, chosen.rounds, chosen.limit_s) for s in shapes}
         spark.stop()
@@ -202,6 +208,12 @@ def report(
         for shape, some in found.items()
         for name, connector in product(PACKED, ("tuned", "as_it_comes"))
         if name in some and connector in some
+    }
+    ratios |= {
+        f"{name} / {UNCHECKED.format(name)}, {shape}": ratio(some[name], some[UNCHECKED.format(name)], limit_s)
+        for shape, some in found.items()
+        for name in some
+        if UNCHECKED.format(name) in some
     }
     memory_found = {
         name: {

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import Lab
+from offsetkeeper import Batch, Policies
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks import Idempotent, Outputs, Transaction
 
@@ -47,6 +48,19 @@ def test_the_same_of_one_of_several_outputs(lab: Lab, topic: Callable[..., str])
     lab.produce(name, "a")
     with pytest.raises(SettingsError, match="nothing writes it"):
         lab.pipeline(name).run(lab.spark, sink=Outputs(one=lab.keep, two=parse), until="caught_up")
+    assert "commit" not in lab.events()
+
+
+def test_the_same_of_dead_letters(lab: Lab, topic: Callable[..., str]) -> None:
+    def fails(_: DataFrame, batch: Batch) -> None:
+        if batch.size:
+            raise ValueError("a record is wrong")
+
+    name = topic()
+    lab.produce(name, "a")
+    pipeline = lab.pipeline(name, policies=Policies(poison="quarantine"), dead_letters=parse, attempts=1)
+    with pytest.raises(SettingsError, match="nothing writes it"):
+        pipeline.run(lab.spark, fails, until="caught_up")
     assert "commit" not in lab.events()
 
 

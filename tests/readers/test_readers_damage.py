@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from fixtures.damage import flip
 from offsetkeeper.errors import BrokerError
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
 from offsetkeeper.testing.kafka import KafkaServer
 
 BATCHES = [f"value-{number}-".encode() * 20 for number in range(3)]
-
-
-def flip(server: KafkaServer, topic: str, value: bytes) -> None:
-    """Change one bit of what the broker keeps, behind a part of a value."""
-    [log] = Path(server.folder).rglob(f"{topic}-0/*.log")
-    content = bytearray(log.read_bytes())
-    content[content.index(value) + 1] ^= 1
-    with log.open("r+b") as file:
-        file.write(content)
 
 
 @pytest.mark.parametrize("damaged", range(3))

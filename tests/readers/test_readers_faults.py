@@ -1,5 +1,6 @@
 """What cannot be read is an error that says so, and what can be read after all is."""
 
+import re
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import (
+    BrokerError,
     BrokerUnavailable,
     MissingExtra,
     OffsetkeeperError,
@@ -19,7 +21,7 @@ from offsetkeeper.errors import (
     SettingsError,
     UnknownTopic,
 )
-from offsetkeeper.readers import Source, open_reader, reading_error
+from offsetkeeper.readers import Source, open_reader, reading_error, task_error
 from offsetkeeper.readers.consume import read
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -202,3 +204,24 @@ def test_an_error_of_another_kind_is_not_taken_for_a_readers() -> None:
     assert reading_error(ValueError("offsetkeeper.errors.NoSuchError: what")) is None
     refused = SettingsError("it is itself")
     assert reading_error(refused) is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "Record batch for partition my-topic-7 at offset 2 is invalid, cause: Record is corrupt (stored crc = 1)",
+            r"partition my-topic 7: offset 2: Record is corrupt \(stored crc = 1\)",
+        ),
+        (
+            "Received exception when fetching the next record from my-topic-7. If needed, please seek past the record",
+            "partition my-topic 7: a record batch cannot be read",
+        ),
+    ],
+)
+def test_what_the_connector_says_of_a_damaged_record_names_its_partition(text: str, told: str) -> None:
+    """Of other errors of Kafka's Java client it is unknown whether they are of the source or of an output."""
+    for error in (reading_error(RuntimeError(text)), task_error(RuntimeError(text))):
+        assert type(error) is BrokerError
+        assert re.match(told, str(error))
+    assert task_error(RuntimeError("org.apache.kafka.common.errors.TimeoutException")) is None

@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.dataframe import DataFrame
+from pyspark.sql.merge import MergeIntoWriter
+from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
 
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
@@ -88,6 +91,19 @@ def test_a_transactions_function_runs_when_it_is_finished_on_the_connection(tmp_
     assert written == []
     finish(written)
     assert written == [(FRAME, BATCH)]
+
+
+@pytest.mark.parametrize(
+    "shape", [lambda each: each, lambda each: [1, each], lambda each: (each,), lambda each: {1: each}]
+)
+@pytest.mark.parametrize("kind", [DataFrame, DataFrameWriter, DataFrameWriterV2, MergeIntoWriter])
+def test_what_a_function_returns_and_nobody_writes_is_refused(store: Store, kind: type, shape: Any) -> None:
+    """A frame, and a writer that was never told to save; also among other values."""
+    returned = shape(object.__new__(kind))
+    for guarantee, sink in ((AT_LEAST, Function), (ONCE, Idempotent)):
+        writer: Any = sink(lambda *_: returned).prepare(store, guarantee)
+        with pytest.raises(SettingsError, match=f"returned a {kind.__name__}, and nothing writes it"):
+            writer.write(FRAME, BATCH)
 
 
 def test_what_a_function_raises_comes_out_as_it_is(store: Store) -> None:

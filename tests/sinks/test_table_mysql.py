@@ -244,6 +244,7 @@ def test_an_upsert_that_could_take_another_index_for_its_key_is_refused(
         ("1L as id, timestamp_ntz'2024-01-01 00:00:00' as at", "has no time zone: make the column datetime"),
         ("1L as id, timestamp'2024-01-01 00:00:00' as wall", "would lose its time zone"),
         ("1L as id, 'red' as colour", "make the column varchar"),
+        ("1L as id, 'red' as colours", "make the column varchar"),
         ("1L as id, X'00' as fixed", "make the column varbinary"),
         ("1L as id, 1.5F as short", "its digits are limited"),
         ("1L as id, array(1) as colour", "to_json"),
@@ -256,7 +257,7 @@ def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
     rows(
         "create table orders (id bigint not null, amount decimal(10, 2), at timestamp null, wall datetime, "
         "fixed binary(3), "
-        "colour enum('red'), short float(5, 2), twice int as (id * 2))"
+        "colour enum('red'), colours set('red'), short float(5, 2), twice int as (id * 2))"
     )
     frame = spark.sql(f"select {columns}, raise_error('a task ran') as ran").drop("ran")
     with pytest.raises(SinkMismatch, match=message):

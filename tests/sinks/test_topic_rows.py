@@ -54,6 +54,16 @@ def test_each_column_goes_where_it_goes_with_spark(
     assert abs(tombstone.timestamp_ms / 1000 - datetime.now(UTC).timestamp()) < 600
 
 
+def test_where_the_broker_sets_the_times_the_rows_are_there_once_with_its_times(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+) -> None:
+    name = topic(1, {"message.timestamp.type": "LogAppendTime"})
+    land(Topic(kafka_server.bootstrap, name), spark.createDataFrame([(b"v", AT)], "value binary, timestamp timestamp"))
+    [found] = committed(kafka_server.bootstrap, name)
+    assert found.value == b"v"
+    assert found.timestamp_ms > AT_MS + 3_000_000  # AT is an hour ago
+
+
 def test_texts_are_utf_8_and_keys_choose_the_partition_as_in_java(
     spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
 ) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 from offsetkeeper import Policies, TopicPartition
 from offsetkeeper.errors import SettingsError, StartRefused
+from offsetkeeper.sinks import Idempotent
 from structured.lab import StructuredLab
 
 
@@ -36,12 +39,36 @@ def test_a_query_without_a_first_run_is_refused_where_its_store_is_empty(
     assert packed.follow(name) == ["a"]
 
 
+def frame_of(frame: DataFrame, _: Any) -> DataFrame:
+    return frame.selectExpr("value")
+
+
+def by_name(frame: DataFrame, _: Any) -> dict[str, DataFrame]:
+    return {"orders": frame_of(frame, _)}
+
+
+def unsaved(frame: DataFrame, _: Any) -> Any:
+    return frame.write.format("noop").mode("overwrite")  # and no save()
+
+
+@pytest.mark.parametrize("function", [frame_of, by_name, unsaved])
+@pytest.mark.parametrize("sink", [lambda function: function, Idempotent])
 def test_a_frame_that_nobody_writes_fails_the_query_before_its_offsets_are_committed(
+    lab: StructuredLab, topic: Callable[..., str], function: Any, sink: Callable[[Any], Any]
+) -> None:
+    name = topic()
+    lab.produce(name, "a")
+    with pytest.raises(SettingsError, match="nothing writes it"):
+        lab.follow(name, sink=sink(function))
+    assert "commit" not in lab.events()
+
+
+def test_a_query_whose_function_forgot_to_write_goes_on_with_one_that_writes(
     packed: StructuredLab, topic: Callable[..., str]
 ) -> None:
     name = topic()
     packed.produce(name, "a")
     with pytest.raises(SettingsError, match="nothing writes it"):
-        packed.follow(name, lambda frame, _: frame.selectExpr("value"))
+        packed.follow(name, frame_of)
     assert "commit" not in packed.events()
     assert packed.follow(name) == ["a"]

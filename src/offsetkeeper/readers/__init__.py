@@ -9,6 +9,7 @@ from offsetkeeper import errors
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.errors import (
+    BrokerError,
     BrokerUnavailable,
     NotAuthorized,
     OffsetkeeperError,
@@ -53,6 +54,11 @@ _THEIRS = {
     "AuthenticationException": NotAuthorized,
     "org.apache.kafka.common.errors.TimeoutException": BrokerUnavailable,
 }
+# What Kafka's Java consumer says of a record batch that is damaged. No producer says so.
+_DAMAGED = (
+    re.compile(r"Record (?:batch )?for partition (.+)-(\d+) at offset (\d+) is invalid, cause: ([^\r\n]*)"),
+    re.compile(r"Received exception when fetching the next record from (.+)-(\d+)()\.()"),
+)
 
 
 class Reader(Protocol):
@@ -192,6 +198,9 @@ def reading_error(error: BaseException) -> OffsetkeeperError | None:
         kind = getattr(errors, match["name"], None)
         if isinstance(kind, type) and issubclass(kind, OffsetkeeperError):
             return kind(match["message"])
+    damaged = _damage(text)
+    if damaged is not None:
+        return damaged
     for mark, kind in _THEIRS.items():
         line = next((line for line in text.splitlines() if mark in line), None)
         if line is not None:
@@ -200,9 +209,21 @@ def reading_error(error: BaseException) -> OffsetkeeperError | None:
 
 
 def task_error(error: Exception) -> OffsetkeeperError | None:
-    """Return our own error of a task, which Spark passes on as text; None for other errors.
+    """Return our own error of a task, which Spark passes on as text, or that of a damaged record; None for others.
 
-    Errors of Spark's connector do not count: an output to Kafka raises the same ones.
+    Other errors of Spark's connector do not count: an output to Kafka raises the same ones.
     """
-    ours = not isinstance(error, OffsetkeeperError) and f"{OffsetkeeperError.__module__}." in str(error)
-    return reading_error(error) if ours else None
+    if isinstance(error, OffsetkeeperError):
+        return None
+    text = str(error)
+    return reading_error(error) if f"{OffsetkeeperError.__module__}." in text else _damage(text)
+
+
+def _damage(text: str) -> BrokerError | None:
+    """Return the error for a damaged record that Spark's connector has met; None if it has met none."""
+    found = next(filter(None, (mark.search(text) for mark in _DAMAGED)), None)
+    if found is None:
+        return None
+    topic, partition, offset, why = found.groups()
+    told = f"offset {offset}: {why}" if offset else "a record batch cannot be read"
+    return BrokerError(f"partition {topic} {partition}: {told}. Spark's Kafka connector could not read the ranges")

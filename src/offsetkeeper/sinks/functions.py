@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     InTransaction = Callable[[DataFrame, Batch, Any], object]
 
 F = TypeVar("F", bound=Callable[..., object])
-_UNWRITTEN = {"DataFrame", "DataFrameWriter", "DataFrameWriterV2"}  # of classic Spark and of Connect
+_UNWRITTEN = {"DataFrame", "DataFrameWriter", "DataFrameWriterV2", "MergeIntoWriter"}  # of classic Spark and Connect
 
 
 class Function:
@@ -130,7 +130,8 @@ def _check(function: F, *arguments: str) -> F:
 
 def _check_written(sink: object, returned: object) -> None:
     """Refuse a frame, or a writer that was never told to save: nobody writes it, and its records would be lost."""
-    for each in (*returned.values(),) if isinstance(returned, Mapping) else (returned,):
+    several: Any = returned.values() if isinstance(returned, Mapping) else returned
+    for each in several if isinstance(returned, Mapping | list | tuple) else (returned,):
         kind = type(each)
         if kind.__module__.startswith("pyspark.") and kind.__name__ in _UNWRITTEN:
             raise SettingsError(
