@@ -274,7 +274,7 @@ def test_no_refusal_of_another_program_advises_a_policy_that_is_refused_too() ->
             at_start(found)
         except StartRefused as refused:
             told = str(refused)
-            finish, drop = (replace(found, policies=Policies(pending=word)) for word in ("finish", "drop"))  # type: ignore[arg-type]
+            finish, drop = (replace(found, policies=Policies(pending=word)) for word in ("finish", "drop"))
             if "Policies(pending='drop') drops" in told:
                 assert at_start(drop) is Fate.DROP, found
             elif "Policies(pending='drop')" in told:
