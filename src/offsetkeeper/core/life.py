@@ -207,7 +207,9 @@ class Situation:
         began, here = self.batch.program, self.program
         if began is None or here is None:
             return False
-        return {*began.topics}.isdisjoint(here.topics) or self.elsewhere  # topics of the batch are among them
+        if {*began.topics}.isdisjoint(here.topics):  # those of the batch are among them
+            return True
+        return self.elsewhere
 
     @property
     def elsewhere(self) -> bool:
