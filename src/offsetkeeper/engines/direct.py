@@ -349,7 +349,8 @@ class Direct:
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
             found = self._unsettled(unsettled, None if guard is None else guard.query(), landings)
             counts = when_unsettled(found) is Fate.COUNT
-            self.ledger.settle(told, targets, Having.ALL if counts else Having.SOME if found.held else Having.NONE)
+            having = Having.ALL if counts else Having.SOME if found.held else Having.NONE
+            self.ledger.settle(told, targets, having)
         if pending is None:
             return
         if what is Fate.DROP:
