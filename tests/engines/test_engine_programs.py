@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from engines.lab import Lab
+from engines.lab import LIMIT_S, Lab, Running
+from engines.marked import Marked, Stall
 from offsetkeeper import Batch, Policies
-from offsetkeeper.errors import StartRefused
+from offsetkeeper.errors import Fenced, StartRefused
 from offsetkeeper.sinks import Outputs, Table
 
 NewTopic = Callable[..., str]
@@ -62,6 +63,15 @@ def table(shop: Path, name: str) -> Table:
     return Table(f"sqlite:///{shop}/{name}.db", name)
 
 
+class Placed(Marked):
+    """An output with a mark that tells its target."""
+
+    @property
+    def writes_to(self) -> str:
+        """The name of what it writes to."""
+        return self.path.stem
+
+
 OTHERS: Mapping[str, tuple[str, str]] = {
     "other topic and table": ("payments", "payments"),
     "other topic": ("payments", "orders"),
@@ -93,13 +103,113 @@ def test_another_program_on_the_group_is_refused_and_the_first_one_loses_nothing
     assert (rows(shop, "orders"), rows(shop, "payments")) == (["orders 0", "orders 1", "orders 2"], [])
 
 
-def test_another_program_finishes_the_batch_if_its_policy_says_so(lab: Lab, topic: NewTopic, shop: Path) -> None:
-    one, other = topic(), topic()
-    lab.produce(one, "order")
-    lab.produce(other, "payment")
-    begin(lab, one, sink=table(shop, "orders"))
-    run(lab, other, sink=table(shop, "payments"), policies=Policies(pending="finish"))
-    assert (rows(shop, "orders"), rows(shop, "payments")) == ([], ["order", "payment"])
+@pytest.mark.parametrize("before", [(), ("order 0",)], ids=["first batch", "landed before"])
+@pytest.mark.parametrize("other", ["other topic and table", "other table"])
+def test_another_program_finishes_the_batch_if_its_policy_says_so(
+    lab: Lab, topic: NewTopic, shop: Path, before: tuple[str, ...], other: str
+) -> None:
+    """What has landed in the first program's table under the same name is no loss of this one's."""
+    topics = {"orders": topic(), "payments": topic()}
+    if before:
+        lab.produce(topics["orders"], *before)
+        run(lab, topics["orders"], sink=table(shop, "orders"))
+    lab.produce(topics["orders"], "order")
+    lab.produce(topics["payments"], "payment")
+    begin(lab, topics["orders"], sink=table(shop, "orders"))
+    reads, writes = OTHERS[other]
+    finish = Policies(pending="finish")
+    run(lab, topics[reads], sink=table(shop, writes), policies=finish)
+    there = ["order", "payment"] if reads == "payments" else ["order"]
+    assert (rows(shop, "orders"), rows(shop, "payments")) == ([*before], there)
+    lab.produce(topics[reads], "later")
+    run(lab, topics[reads], sink=table(shop, writes))
+    assert (rows(shop, "orders"), rows(shop, "payments")) == ([*before], sorted([*there, "later"]))
+
+
+def test_a_finish_that_dies_can_be_done_again_by_either_program(lab: Lab, topic: NewTopic, shop: Path) -> None:
+    """The first try accepts the new table as it is, and dies; the batch is still that of the first program."""
+    name = topic()
+    lab.produce(name, "order 0")
+    run(lab, name, sink=table(shop, "orders"))
+    lab.produce(name, "order 1")
+    begin(lab, name, sink=table(shop, "orders"))
+    finish = Policies(pending="finish")
+    for _ in range(2):
+        with pytest.raises(Exception, match="dead"):
+            run(lab, name, sink=table(shop, "payments"), policies=finish, process=die)
+    with pytest.raises(StartRefused, match="another program began it"):
+        run(lab, name, sink=table(shop, "payments"))
+    run(lab, name, sink=table(shop, "orders"))
+    assert (rows(shop, "orders"), rows(shop, "payments")) == (["order 0", "order 1"], [])
+
+
+def test_one_of_several_outputs_that_has_the_batch_elsewhere_is_written_here_too(
+    lab: Lab, topic: NewTopic, shop: Path
+) -> None:
+    name = topic()
+    for each in ("one", "two"):
+        with closing(sqlite3.connect(shop / f"{each}.db")) as connection:
+            connection.execute(f"create table {each} (value text)")
+    lab.produce(name, "1")
+    first = Outputs(a=table(shop, "orders"), b=table(shop, "payments"))
+
+    def both(frame: DataFrame, batch: Batch) -> dict[str, DataFrame]:
+        return {"a": parse(frame, batch), "b": parse(frame, batch)}
+
+    def half(frame: DataFrame, batch: Batch) -> dict[str, DataFrame]:
+        return {"a": parse(frame, batch), "b": die(frame, batch)}
+
+    run(lab, name, sink=first, process=both)
+    lab.produce(name, "2")
+    with pytest.raises(Exception, match="dead"):
+        run(lab, name, sink=first, process=half)
+    pending = lab.snapshot().pending
+    assert pending is not None
+    assert pending.written == ("a",)
+    others = Outputs(a=table(shop, "one"), b=table(shop, "two"))
+    run(lab, name, sink=others, process=both, policies=Policies(pending="finish"))
+    assert [rows(shop, each) for each in ("orders", "payments", "one", "two")] == [["1", "2"], ["1"], ["2"], ["2"]]
+
+
+@pytest.mark.parametrize("before", [(), ("1",)], ids=["first batch", "landed before"])
+def test_another_program_does_not_drop_a_batch_that_a_run_which_stalls_may_still_land(
+    lab: Lab, topic: NewTopic, tmp_path: Path, before: tuple[str, ...]
+) -> None:
+    """The mark that keeps it out would be in the other program's output, where nobody looks for it."""
+    name, orders, payments = topic(), Placed(tmp_path / "orders.db"), Placed(tmp_path / "payments.db")
+    words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
+    if before:
+        lab.produce(name, *before)
+        lab.pipeline(name).run(lab.spark, sink=orders, **words)
+    lab.produce(name, "2", "3")
+    orders.before = stall = Stall()
+    drop = Policies(pending="drop")
+    with Running(lab.pipeline(name), lab.spark, sink=orders, **words) as older:
+        assert stall.reached.wait(LIMIT_S)
+        with pytest.raises(StartRefused, match="may still land") as refused:
+            lab.pipeline(topic(), policies=drop).run(lab.spark, sink=payments, **words)
+        assert "Start that program once with Policies(pending='drop')" in str(refused.value)
+        assert "Policies(pending='finish')" in str(refused.value)
+        stall.go.set()
+        older.end()
+    lab.pipeline(name).run(lab.spark, sink=orders, **words)
+    assert orders.counted() == dict.fromkeys([(0, n) for n in range(len(before) + 2)], 1)
+    assert payments.counted() == {}
+
+
+def test_the_program_of_a_batch_drops_it_for_good(lab: Lab, topic: NewTopic, tmp_path: Path) -> None:
+    """As the refusal of another one advises."""
+    name, orders = topic(), Placed(tmp_path / "orders.db")
+    words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
+    lab.produce(name, "1", "2")
+    orders.before = stall = Stall()
+    with Running(lab.pipeline(name), lab.spark, sink=orders, **words) as older:
+        assert stall.reached.wait(LIMIT_S)
+        lab.pipeline(name, topic(), policies=Policies(pending="drop")).run(lab.spark, sink=orders, **words)
+        stall.go.set()
+        with pytest.raises(Fenced):
+            older.end()
+    assert orders.counted() == {(0, 0): 1, (0, 1): 1}
 
 
 @pytest.mark.parametrize("reads", [(0, 1), (1,), (1, 2), "pattern"])

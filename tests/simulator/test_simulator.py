@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,14 @@ def test_every_breakage_that_names_a_scenario_is_found_there() -> None:
     )
     assert told.returncode == 0, told.stdout
     assert json.loads(told.stdout)["found"] > 60
+
+
+def test_an_event_is_tried_only_where_a_fault_is_allowed() -> None:
+    happened: list[str] = []
+    scenario = scenarios()["at most once; an election"]
+    events = {name: lambda _world, name=name: happened.append(name) for name in scenario.events}
+    counted = replace(scenario, events=events)
+    exhaust(counted, preemptions=0, faults=0)
+    assert not happened
+    exhaust(counted, preemptions=0, faults=1, seconds=3)
+    assert happened

@@ -11,7 +11,19 @@ import pytest
 
 from offsetkeeper.core import life
 from offsetkeeper.core.batch import Batch, Program, QueryBatch
-from offsetkeeper.core.life import Fate, Line, Situation, at_start, has, told, when_given_up, when_poisoned
+from offsetkeeper.core.life import (
+    Fate,
+    Line,
+    Situation,
+    after_failure,
+    at_start,
+    check_program,
+    has,
+    told,
+    when_given_up,
+    when_poisoned,
+    when_unsettled,
+)
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
@@ -41,11 +53,16 @@ BATCHES = (
 )
 SAYS = (None, Landing.ABSENT, Landing.LANDED, Landing.VOID, Landing.PARTLY, Landing.CUT)
 OUTPUTS = ("one", "two", "dead_letters")
+PENDING = "at a start, of the pending batch of an earlier run"
+UNSETTLED = "at a start, of an unsettled batch, which a reset has dropped"
+PLANNED = "when a query runs a batch, and one is pending"
 TABLES = {
-    "at a start": life.AT_START,
-    "after a failure": life.AFTER_FAILURE,
-    "when a table says DROP": life.WHEN_GIVEN_UP,
-    "when a record fails": life.WHEN_POISONED,
+    PENDING: life.AT_START,
+    UNSETTLED: life.WHEN_UNSETTLED,
+    "after a failure, before the next attempt of a run without a query": life.AFTER_FAILURE,
+    "when a table says DROP, after void marks keep it from marked outputs that do not have it": life.WHEN_GIVEN_UP,
+    "when a record fails, before the quarantine cuts the batch": life.WHEN_POISONED,
+    PLANNED: life.WHEN_PLANNED,
 }
 
 
@@ -79,7 +96,7 @@ EVERY = [*situations()]
 
 def documented() -> dict[str, list[tuple[str, str]]]:
     """Return the tables in the docstring: of each occasion, the lines and what they lead to."""
-    tables = re.findall(r"^(\w[^\n]*?)[:,][^\n]*:?\n((?:    \S[^\n]*\n)+)", life.__doc__ or "", re.MULTILINE)
+    tables = re.findall(r"^(\w[^\n]*?):\n((?:    \S[^\n]*\n)+)", life.__doc__ or "", re.MULTILINE)
     return {name: [tuple(re.split(r"\s{2,}", line.strip())) for line in lines.splitlines()] for name, lines in tables}  # type: ignore[misc]
 
 
@@ -101,9 +118,12 @@ def attempt(decide: Callable[[Situation], Fate], found: Situation) -> Fate | typ
 @pytest.mark.parametrize("occasion", TABLES)
 def test_the_docstring_has_the_lines_of_the_table_and_each_decides_somewhere(occasion: str) -> None:
     table = TABLES[occasion]
-    every = (
-        EVERY if occasion == "at a start" else [replace(each, begun=begun) for each in EVERY for begun in (False, True)]
-    )
+    if occasion in {PENDING, UNSETTLED}:
+        every = EVERY + [replace(each, given=AT.keys()) for each in EVERY[::7]]
+    elif occasion == PLANNED:
+        every = [replace(EVERY[0], planned=planned) for planned in (EVERY[0].batch, replace(BATCH, sequence=8))]
+    else:
+        every = [replace(each, begun=begun) for each in EVERY for begun in (False, True)]
     decided: dict[str, str] = {}
     for found in every:
         line = deciding(table, found)
@@ -119,7 +139,7 @@ def test_a_start_never_loses_or_doubles_rows_against_guarantee_and_policy() -> N
     for found in EVERY:
         fate, letters = attempt(at_start, found), found.batch.lands_in == ("dead_letters",)
         if found.policies.pending == "drop":
-            assert fate is Fate.DROP
+            assert fate is (StartRefused if found.astray else Fate.DROP), found
             continue
         foreign = found.foreign and found.policies.pending == "own"
         if foreign or found.moved or {*found.batch.lands_in} - {*found.outputs}:
@@ -151,6 +171,39 @@ def test_rows_that_an_output_has_are_not_dropped_exactly_once_in_mid_run() -> No
             assert poisoned is Fate.DROP, found
 
 
+def test_a_batch_is_dropped_after_a_failure_only_if_it_is_lost_and_rows_are_not_lost_with_it() -> None:
+    for each in EVERY:
+        for found in (each, replace(each, begun=False)):
+            fate = attempt(after_failure, found)
+            if not found.problems:
+                assert fate is Fate.FINISH, found
+            elif found.begun and found.exactly:
+                # Where all outputs have it, the table that comes after void marks counts it.
+                assert fate is (StartRefused if found.had is None else Fate.DROP), found
+                assert fate is StartRefused or found.had or not found.having, found
+            else:
+                assert fate is Fate.DROP, found
+
+
+def test_a_batch_that_is_lost_is_not_dropped_in_other_outputs_than_those_that_may_have_it() -> None:
+    found = [each for each in EVERY if each.anew and each.exactly and each.losses and not each.had]
+    assert {attempt(at_start, each) for each in found} <= {StartRefused, CheckpointMismatch}
+
+
+def test_an_unsettled_batch_counts_only_if_all_outputs_have_it_and_no_state_lacks_it() -> None:
+    for found in EVERY:
+        fate = attempt(when_unsettled, found)
+        if fate is Fate.COUNT:
+            assert found.had, found
+            assert found.query is None, found
+        if found.policies.pending == "drop":
+            assert fate is not StartRefused, found
+        elif found.marked is not None and {*found.batch.lands_in} - {*found.marked}:
+            assert fate is StartRefused, found
+        else:
+            assert fate is (Fate.COUNT if found.had and found.query is None else Fate.DROP), found
+
+
 @pytest.mark.parametrize("says", [Landing.PARTLY, Landing.CUT])
 def test_a_batch_of_which_an_output_has_a_part_is_neither_had_nor_absent(says: Landing) -> None:
     assert has(BATCH, ["one"], {"one": says}) is None
@@ -180,7 +233,8 @@ def test_a_batch_that_cannot_be_dropped_names_the_output_also_if_kafka_holds_its
 
 
 def test_a_drop_of_a_lost_batch_promises_only_the_records_that_are_there() -> None:
-    lost = [each for each in EVERY if deciding(life.AT_START, each).words.startswith("it is lost, ")]
+    every = [each for each in EVERY if not each.astray]
+    lost = [each for each in every if deciding(life.AT_START, each).words.startswith("it is lost, ")]
     assert {"those of its records that Kafka still holds" in str(_refusal(each)) for each in lost if each.problems} == {
         True
     }
@@ -211,6 +265,53 @@ def test_a_program_that_drops_the_topic_of_the_batch_and_keeps_another_one_is_th
     began = replace(BATCH, program=Program(("t", "u"), ("Table x",)))
     found = Situation(began, AT, (), Guarantee.AT_LEAST_ONCE, Policies(), ("one", "two"))
     assert not replace(found, program=Program(("u",), ("Table x",))).foreign
+
+
+def test_no_refusal_of_another_program_advises_a_policy_that_is_refused_too() -> None:
+    for found in (each for each in EVERY if each.foreign):
+        try:
+            check_program(found)
+            at_start(found)
+        except StartRefused as refused:
+            told = str(refused)
+            finish, drop = (replace(found, policies=Policies(pending=word)) for word in ("finish", "drop"))
+            if "Policies(pending='drop') drops" in told:
+                assert at_start(drop) is Fate.DROP, found
+            elif "Policies(pending='drop')" in told:
+                assert "Start that program once with Policies(pending='drop')" in told, found
+            if "Policies(pending='finish')" in told and "same names" not in told and not finish.moved:
+                assert "another program" not in str(_told(finish)), found
+        except OffsetkeeperError:
+            pass
+
+
+def _told(found: Situation) -> OffsetkeeperError | None:
+    try:
+        at_start(found)
+    except OffsetkeeperError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(("outputs", "said"), [(("one", "two"), ""), (("one",), "the same names for that: 'two'.")])
+def test_who_may_finish_under_the_names_of_the_outputs_is_told_the_names(outputs: tuple[str, ...], said: str) -> None:
+    began = replace(BATCH, program=Program(("t",), ("Table y",)))
+    found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), outputs, program=HERE)
+    with pytest.raises(StartRefused, match="pending='finish'") as refused:
+        check_program(found)
+    assert said in str(refused.value)
+    assert bool(said) is ("same names" in str(refused.value))
+
+
+def test_another_program_is_not_told_to_finish_what_an_output_without_a_mark_has() -> None:
+    """What this output has cannot be forgotten: it would miss in the one that has its name now."""
+    began = replace(BATCH, lands_in=(), written=("one",), program=Program(("t",), ("Table y",)))
+    found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "two"), program=HERE)
+    with pytest.raises(StartRefused) as refused:
+        check_program(found)
+    assert "finish" not in str(refused.value)
+    with pytest.raises(StartRefused, match="writes elsewhere under that name"):
+        at_start(replace(found, policies=Policies(pending="finish")))
 
 
 def test_a_batch_that_does_not_name_its_program_may_be_of_any() -> None:

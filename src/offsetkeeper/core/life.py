@@ -1,8 +1,9 @@
 """What becomes of a batch that was begun and is not committed: a table for each occasion. Pure.
 
-The first line that fits decides.
+The first line that fits decides. What comes before a table, and after it, is said below them.
 
 at a start, of the pending batch of an earlier run:
+    pending="drop", its marked outputs are others than those here   StartRefused
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
     a marked output may have it, and the program has no such one    StartRefused
@@ -15,10 +16,16 @@ at a start, of the pending batch of an earlier run:
     it is lost, this run is exactly once, an output may have it     StartRefused
     it is lost                                                      DROP
     a run without state began it, and one starts                    FINISH
+    the query with state that began it starts, with offsets for it  CheckpointMismatch
     the query with state that began it starts                       WAIT
     a query with state began it or starts, and not the same one     CheckpointMismatch
 
-after a failure, before the next attempt:
+at a start, of an unsettled batch, which a reset has dropped:
+    not pending="drop", a marked output may have it and is no more  StartRefused
+    all outputs have it, and no query with state starts             COUNT
+    anything else                                                   DROP
+
+after a failure, before the next attempt of a run without a query:
     its records can be read                                         FINISH
     begun, exactly once, and some outputs may have it               StartRefused
     anything else                                                   DROP
@@ -32,31 +39,57 @@ when a record fails, before the quarantine cuts the batch:
     begun, exactly once, not pending="drop", and only some have it  KEEP
     anything else                                                   DROP
 
-So a batch to be dropped still counts as done if all outputs turn out to have it. A run that ends with an error decides
-nothing: what it has begun stays pending, and the next start looks at the first table.
+when a query runs a batch, and one is pending:
+    it is the same batch                                            FINISH
+    it is another one                                               CheckpointMismatch
+
+An error changes nothing: the batch stays pending or unsettled, and the next start looks again. So it is with a run that
+ends with an error of another kind, or is killed.
+
+Before the first table a start compares the marks of all outputs with the ledger; only the lines of another program come
+before that. A mark of a later batch than the ledger knows is `MarkAhead`: so it is where the store came back older than
+the output, even if the output has this very batch. A mark that is too old is `MarkBehind`, one of other ranges
+`MarkMismatch`. Each refuses the start until the restore is undone or `adopt` accepts the mark. After the tables the
+start plans where it will read behind the batch, and a policy may stop it there. The policies for positions decide
+nothing else of the batch.
+
+A batch to be dropped counts as done if all outputs turn out to have it. A DROP of a running run is planned first: if
+the plan stops, as by default where a log was cut or records are lost, the run ends with `StartRefused`, no void mark is
+made, and the batch stays pending.
+
+A reset drops the pending batch if it moves one of its partitions, and always if it is of a query with state; otherwise
+the batch stays pending. See `core.rules`. If marked outputs may have a dropped batch, it is unsettled, and the second
+table is for it: void marks keep it out first. If it counts as done, then only in the partitions that no reset has moved
+or named; in the others, the records that the reset has chosen are read. A dropped batch without marked outputs is gone.
+
+A query without state gives its pending batch to a run, by the first table, before Spark starts. A query with state runs
+it again itself (WAIT): it must be the next batch of its checkpoint, with the same ranges, else `CheckpointMismatch`. A
+query's batch is tried again as often as the pace allows, and the third table is not asked. If its log was cut
+meanwhile, the query ends with `RangeGone`, and the batch stays pending for the next start.
 
 `Policies(pending=…)` is about the batch of an earlier run. "own", the default, finishes a batch that this program
-began. "finish" also finishes one of another program. "drop" drops it. Another program has no topic, or no output of the
-same kind and target, in common with the run that began the batch.
+began. "finish" also finishes one of another program, into the outputs that the program has. "drop" drops it. Another
+program has no topic, or no output of the same kind and target, in common with the run that began the batch. If it has
+no such output, what has landed under the names of its outputs has landed elsewhere: "finish" accepts its outputs as
+they are, and writes the batch into each that does not have it by its own mark; "drop" is refused if the other outputs
+keep marks, as a void mark here would not keep the batch out there.
 
 A marked output keeps a mark of its own, see `core.mark`: it tells whether the output has the batch. Any other output of
 a batch that was begun may have it. A batch is lost where Kafka no longer holds its records, or a mark says that a run
-dropped it. A reset drops a pending batch if it moves one of its partitions; see `core.rules`. A pending batch is
-finished also if some of its topics are no longer read. The policies for positions do not decide what becomes of it; but
-a start checks first where it will read after the batch, and may refuse for that.
+dropped it. A pending batch is finished also if some of its topics are no longer read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch, Kind, Program
 from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import Guarantee, Having
-from offsetkeeper.core.offsets import Positions
+from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused, listed
 
@@ -64,6 +97,7 @@ _HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 """The landings that mean that an output has a batch or a part of it."""
 _VOID = frozenset({Landing.VOID, Landing.CUT})
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
+_DROP_THERE = "Start that program once with Policies(pending='drop') to drop the batch: its marks keep it out for good"
 _DROP_LOST = (
     "Policies(pending='drop') drops the batch: those of its records that Kafka still holds are read again as other "
     "batches"
@@ -102,6 +136,9 @@ class Situation:
         begun: whether the ledger has the batch as pending.
         program: what the program that starts reads and writes; None if that is not known.
         failure: why a run gives the batch up that Kafka still holds: a record that fails.
+        given: the partitions that get an offset by hand with this start.
+        planned: the batch that a query is about to run; None if none is.
+        called: how messages call that one.
     """
 
     batch: Batch
@@ -116,6 +153,9 @@ class Situation:
     begun: bool = True
     program: Program | None = None
     failure: str = ""
+    given: Collection[TopicPartition] = ()
+    planned: Batch | None = None
+    called: str = "the batch that the query runs"
 
     @property
     def exactly(self) -> bool:
@@ -130,12 +170,13 @@ class Situation:
     @property
     def had(self) -> bool | None:
         """Whether the outputs of the batch have it: True if all have it, False if surely none has, else None."""
-        return has(self.batch, self._outputs, self.landings)
+        found = has(self._known, self._outputs, self.landings)
+        return None if self.anew and found is False else found
 
     @property
     def having(self) -> list[str]:
         """The outputs that have the batch, or a part of it."""
-        known = {*self.batch.written, *(name for name, each in self.landings.items() if each in _HAVING)}
+        known = {*self._known.written, *(name for name, each in self.landings.items() if each in _HAVING)}
         return [name for name in self._outputs if name in known]
 
     @property
@@ -156,8 +197,9 @@ class Situation:
 
     @property
     def lacking(self) -> list[str]:
-        """The outputs of the batch that the program lacks."""
-        return sorted({*self.batch.written, *self.batch.lands_in} - {*self.outputs})
+        """The outputs of the batch that the program lacks. It has others elsewhere, whatever their names are."""
+        written, marked = {*self.batch.written}, {*self.batch.lands_in}
+        return sorted((written | marked) - {*self.outputs} | (written - marked if self.elsewhere else set()))
 
     @property
     def foreign(self) -> bool:
@@ -167,8 +209,25 @@ class Situation:
             return False
         if {*began.topics}.isdisjoint(here.topics):  # those of the batch are among them
             return True
-        told = not began.writes_anywhere and not here.writes_anywhere
-        return told and {*began.outputs}.isdisjoint(here.outputs)
+        return self.elsewhere
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the program has no output of the kind and target of one that the batch was begun for."""
+        began, here = self.batch.program, self.program
+        if began is None or here is None or began.writes_anywhere or here.writes_anywhere:
+            return False
+        return {*began.outputs}.isdisjoint(here.outputs)
+
+    @property
+    def anew(self) -> bool:
+        """Whether the batch is to be finished in other outputs than those that it was begun for."""
+        return self.elsewhere and self.policies.pending == "finish"
+
+    @property
+    def astray(self) -> bool:
+        """Whether a void mark of this program would not keep the batch out of the outputs that may have it."""
+        return self.elsewhere and bool(self.batch.lands_in)
 
     @property
     def refused(self) -> bool:
@@ -185,6 +244,11 @@ class Situation:
             for tp, start in sorted(starts.items())
             if stored[tp] != start
         ]
+
+    @property
+    def _known(self) -> Batch:
+        """The batch, with the outputs of the program that the ledger knows to have it."""
+        return replace(self.batch, written=()) if self.anew else self.batch
 
     @property
     def _outputs(self) -> list[str]:
@@ -210,10 +274,33 @@ def check_program(found: Situation) -> None:
     The outputs of another program lack what has landed in those of this group, which would look like a loss.
 
     Raises:
-        StartRefused: another program began the batch, and the policy is pending="own".
+        StartRefused: another program began the batch, and the policy is pending="own"; or it is pending="drop", and the
+            outputs that may have the batch are not those of this program.
     """
+    if found.astray and found.policies.pending == "drop":
+        raise _is_astray(found)
     if found.refused:
         raise _is_foreign(found)
+
+
+def when_unsettled(found: Situation) -> Fate:
+    """Return what a start does with a batch that a reset dropped, if `landings` is what its void marks found.
+
+    Without `landings`, before void marks are made, it only tells whether the start is possible.
+
+    Raises:
+        StartRefused: the program lacks an output, so it is unknown whether that output has the batch.
+    """
+    return _decide(WHEN_UNSETTLED, found)
+
+
+def when_planned(found: Situation) -> Fate:
+    """Return what a query does with the pending batch if it is about to run a batch.
+
+    Raises:
+        CheckpointMismatch: that is another batch.
+    """
+    return _decide(WHEN_PLANNED, found)
 
 
 def after_failure(found: Situation) -> Fate:
@@ -265,33 +352,64 @@ def _decide(table: Sequence[Line], found: Situation) -> Fate:
     raise then(found)
 
 
+def _both(found: Situation) -> str:
+    return f"That one {found.batch.program}. This one {found.program}"
+
+
+def _finishing(found: Situation) -> str:
+    """Return how another program may finish the batch; empty if it may not."""
+    if found.elsewhere and {*found.batch.written} - {*found.batch.lands_in}:
+        return ""
+    names = {*found.batch.written, *found.batch.lands_in} - {*found.outputs}
+    under = f" Give its outputs the same names for that: {listed(map(repr, sorted(names)), ', ')}." if names else ""
+    return (
+        " If it is the same program with new topics or outputs, Policies(pending='finish') finishes the batch with the "
+        f"function and the outputs that it has now.{under}"
+    )
+
+
+def _dropping(found: Situation) -> str:
+    """Return how the batch can be dropped."""
+    return _DROP_THERE if found.astray else _DROP_LOST if found.problems else _DROP
+
+
 def _is_foreign(found: Situation) -> StartRefused:
     return StartRefused(
-        f"batch {found.batch.id} is pending, and another program began it. That one {found.batch.program}. This one "
-        f"{found.program}. A group is for one program: give this one a group of its own. If it is the same program "
-        "with new topics or outputs, Policies(pending='finish') finishes the batch with the function and the outputs "
-        f"that it has now. {_DROP}"
+        f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. A group is for one program: "
+        f"give this one a group of its own.{_finishing(found)} {_dropping(found)}"
+    )
+
+
+def _is_astray(found: Situation) -> StartRefused:
+    return StartRefused(
+        f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. So this program cannot drop "
+        "the batch: an older run of that program may still land it there, and the mark that forbids this would be "
+        f"here. {_DROP_THERE}.{_finishing(found)}"
     )
 
 
 def _lacks_mark(found: Situation) -> StartRefused:
-    return StartRefused(lacking_text(found.batch, found.unmarked, found.outputs))
+    return StartRefused(lacking_text(found, found.unmarked))
 
 
 def _lacks_output(found: Situation) -> StartRefused:
     name, batch = found.lacking[0], found.batch
     may = "has" if name in batch.written else "may have"
+    if name in found.outputs:
+        why = "but the program that began it wrote it there, and this one writes elsewhere under that name"
+        return StartRefused(f"batch {batch.id} is pending, and output {name!r} {may} it, {why}. {_dropping(found)}")
+    twice = "" if found.astray else ", and outputs that have it get its records twice"
     return StartRefused(
         f"batch {batch.id} is pending, and output {name!r} {may} it, but the program has no output with that name, "
-        f"only {', '.join(map(repr, found.outputs))}. Rename the output back. {_DROP}, and outputs that have it get "
-        "its records twice"
+        f"only {', '.join(map(repr, found.outputs))}. Rename the output back. {_dropping(found)}{twice}"
     )
 
 
 def _is_moved(found: Situation) -> StartRefused:
     return StartRefused(
         f"batch {found.batch.id} is pending and cannot be committed, because its positions were "
-        f"changed in the store from outside:\n  {listed(found.moved)}\nSet them back to the start of the batch. {_DROP}"
+        f"changed in the store from outside:\n  {listed(found.moved)}\nSet them back to the start of the batch. "
+        f"{_dropping(found)}"
     )
 
 
@@ -311,7 +429,7 @@ def _may_come_twice(found: Situation, why: Sequence[str]) -> StartRefused:
         f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
         f"  {listed(why)}\n"
         f"These ranges may come twice:\n  {listed(batch.ranges)}\n"
-        f"If you can, remove the batch's rows from the outputs first. {_DROP_LOST if found.problems else _DROP}"
+        f"If you can, remove the batch's rows from the outputs first. {_dropping(found)}"
     )
 
 
@@ -324,7 +442,33 @@ def _is_of_another(found: Situation) -> CheckpointMismatch:
     )
 
 
+def _offset_is_given(found: Situation) -> CheckpointMismatch:
+    taken = sorted(found.batch.partitions.intersection(found.given))
+    return CheckpointMismatch(
+        f"an offset is given for {taken[0]}, which is in the pending batch {found.batch.id}. The query's "
+        "checkpoint runs this batch again. First start without offsets; or start with a new checkpoint and "
+        "Policies(pending='drop')"
+    )
+
+
+def _is_another(found: Situation) -> CheckpointMismatch:
+    planned = "" if found.planned is None else found.planned.lines()
+    return CheckpointMismatch(
+        f"batch {found.batch.id} was begun, and {found.called} has other ranges:\n{found.batch.lines()}\n"
+        f"compared with\n{planned}\nStart the pipeline again: it first deals with the pending batch"
+    )
+
+
+def _runs_its_query(found: Situation) -> bool:
+    return found.batch.query is not None and found.batch.query.query == found.query
+
+
 AT_START = (
+    Line(
+        'pending="drop", its marked outputs are others than those here',
+        lambda s: s.policies.pending == "drop" and s.astray,
+        _is_astray,
+    ),
     Line('the policy pending="drop"', lambda s: s.policies.pending == "drop", Fate.DROP),
     Line(
         'another program began it, and the policy is pending="own"',
@@ -354,11 +498,21 @@ AT_START = (
         "a run without state began it, and one starts", lambda s: s.batch.query is None and s.query is None, Fate.FINISH
     ),
     Line(
-        "the query with state that began it starts",
-        lambda s: s.batch.query is not None and s.batch.query.query == s.query,
-        Fate.WAIT,
+        "the query with state that began it starts, with offsets for it",
+        lambda s: _runs_its_query(s) and not s.batch.partitions.isdisjoint(s.given),
+        _offset_is_given,
     ),
+    Line("the query with state that began it starts", _runs_its_query, Fate.WAIT),
     Line("a query with state began it or starts, and not the same one", lambda _: True, _is_of_another),
+)
+WHEN_UNSETTLED = (
+    Line(
+        'not pending="drop", a marked output may have it and is no more',
+        lambda s: s.policies.pending != "drop" and s.unmarked,
+        _lacks_mark,
+    ),
+    Line("all outputs have it, and no query with state starts", lambda s: s.had and s.query is None, Fate.COUNT),
+    Line("anything else", lambda _: True, Fate.DROP),
 )
 AFTER_FAILURE = (
     Line("its records can be read", lambda s: not s.problems, Fate.FINISH),
@@ -385,6 +539,11 @@ WHEN_POISONED = (
         Fate.KEEP,
     ),
     Line("anything else", lambda _: True, Fate.DROP),
+)
+
+WHEN_PLANNED = (
+    Line("it is the same batch", lambda s: s.planned == s.batch, Fate.FINISH),
+    Line("it is another one", lambda _: True, _is_another),
 )
 
 
@@ -417,14 +576,20 @@ def told(fate: Fate, found: Situation) -> str:
     return f"the next start drops it: {dropped_text(found)}{unless}"
 
 
-def lacking_text(batch: Batch, lacking: Sequence[str], outputs: Collection[str]) -> str:
+def lacking_text(found: Situation, lacking: Sequence[str]) -> str:
     """Return why no start is possible without an output that keeps a mark and may have a batch."""
-    name, others = lacking[0], ", ".join(map(named, outputs))
-    here = "this program has it without a mark" if name in outputs else f"the program has no such output, only {others}"
-    return (
-        f"batch {batch.id} may be in {named(name)}, which keeps a mark, but {here}. Start once with that output; or "
-        "with Policies(pending='drop'), but then it stays unknown whether that output has the batch"
+    name, others = lacking[0], ", ".join(map(named, found.outputs))
+    if name in found.outputs:
+        here = "this program has it without a mark"
+    else:
+        here = f"the program has no such output, only {others}"
+    way = (
+        f". {_DROP_THERE}"
+        if found.astray
+        else "; or with Policies(pending='drop'), but then it stays unknown whether that output has the batch"
     )
+    may = f"batch {found.batch.id} may be in {named(name)}, which keeps a mark"
+    return f"{may}, but {here}. Start once with that output{way}"
 
 
 def dropped_text(found: Situation) -> str:

@@ -13,7 +13,7 @@ from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
+from offsetkeeper.core.mark import Landing, check_left, check_marks, landing, named
 from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.retry import retry
@@ -184,16 +184,22 @@ class Delivery:
             (StoreUnavailable, SinkError), lambda: asked.outputs.prepare(store, asked.guarantee)
         )
 
-    def landings(self) -> dict[str, Landing]:
+    def landings(self, *, anew: bool = False) -> dict[str, Landing]:
         """Return what the marks say of the pending batch; outputs that commit with the ledger do not have it.
 
         The result is empty if no batch is pending, or no output keeps a mark.
+
+        Args:
+            anew: whether the batch was begun for other outputs. What the ledger knows of these names is of those.
 
         Raises:
             MarkError: the marks do not match the ledger.
             SinkError: an output stayed unavailable.
         """
         once, group, snapshot = self.outputs.once, self.ledger.group, self.ledger.snapshot
+        if anew and snapshot.pending is not None:
+            others = {name: landed for name, landed in snapshot.landed.items() if name not in once}
+            snapshot = replace(snapshot, landed=others, pending=replace(snapshot.pending, written=()))
         beside = {
             name: self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
             for name, joiner in self.outputs.joiners.items()
@@ -216,6 +222,20 @@ class Delivery:
             **dict.fromkeys(self.outputs.joiners, Landing.ABSENT),
             **{name: landing(mark, snapshot.pending) for name, mark in marks.items()},
         }
+
+    def accept(self) -> None:
+        """Accept the outputs as they are, because the pending batch was begun for others with the same names.
+
+        Raises:
+            SinkError: an output stayed unavailable.
+        """
+        for name, each in self.outputs.once.items():
+            snapshot = self.ledger.snapshot
+            pending, landed = snapshot.pending, snapshot.landed_in(name)
+            seen = self.patiently(SinkError, partial(each.seen, self.ledger.group))
+            if pending is not None and (name in pending.written or each.lander.lost(landed, seen)):
+                sequence = min(seen.mark.sequence if seen.mark else 0, pending.sequence - 1)
+                self.ledger.adopt(name, sequence, f"pending='finish': {named(name)} is another one than before")
 
     def settle(self, batch: Batch) -> Settled:
         """Make sure that a dropped batch can never land in an output that keeps a mark; return what each output has.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -20,10 +20,10 @@ from offsetkeeper.core.life import (
     at_start,
     check_program,
     dropped_text,
-    lacking_text,
     landed_text,
     when_given_up,
     when_poisoned,
+    when_unsettled,
 )
 from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import Guarantee, Having, Snapshot
@@ -36,10 +36,8 @@ from offsetkeeper.engines.run import Run, Stop
 from offsetkeeper.engines.workers import check_workers
 from offsetkeeper.errors import (
     BrokerUnavailable,
-    CheckpointMismatch,
     OutcomeUnknown,
     SettingsError,
-    StartRefused,
     StoreUnavailable,
     listed,
 )
@@ -179,6 +177,7 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             stood = self.ledger.snapshot.positions
+            self._accept()
             self._settle(what, plan, guard)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if what in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
@@ -197,13 +196,13 @@ class Direct:
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
         queries = self.ledger.snapshot.queries
         if pending is not None:
-            check_program(self._before(pending, ()))
+            check_program(self._situation(pending, (), {}))
         landings = self._landings()
-        self._check_unsettled()
+        unsettled, query = self.ledger.snapshot.unsettled, None if guard is None else guard.query()
+        if unsettled is not None:
+            when_unsettled(self._unsettled(unsettled, query, {}))
         again, given = self._given(guard)
-        what = None if pending is None else self._fate(pending, None if guard is None else guard.query(), landings)
-        if pending is not None and what is Fate.WAIT:
-            _check_given(given, pending)
+        what = None if pending is None else self._fate(pending, query, landings, given)
         if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
             positions, queries = after(pending, positions), counted_after(pending, queries)
         found = replace(self.ledger.snapshot, positions=positions, given=again)
@@ -285,43 +284,50 @@ class Direct:
                 here = moving[name].bounds
                 check_cluster(here and here.cluster_id, topic.cluster_id, moving)
 
-    def _check_unsettled(self) -> None:
-        """Check that the program has the outputs with marks that a batch which a reset dropped may be in.
-
-        Raises:
-            StartRefused: it lacks one, so it is unknown whether that output has the batch.
-        """
-        batch = self.ledger.snapshot.unsettled
-        lacking = sorted({*batch.lands_in} - self._delivery_of(batch).outputs.once.keys()) if batch else []
-        if batch and lacking and self.asked.subscription.policies.pending != "drop":
-            raise StartRefused(lacking_text(batch, lacking, self._outputs))
-
     @property
     def _outputs(self) -> list[str]:
         return [*self.asked.outputs.sinks, *([DEAD_LETTERS] if self.quarantine else [])]
 
     def _situation(self, batch: Batch, problems: Sequence[str], landings: Mapping[str, Landing]) -> Situation:
         """Return all that decides what becomes of a batch: of the pending one, or of one that is not begun yet."""
-        found = self.ledger.snapshot
+        found, asked = self.ledger.snapshot, self.asked
+        began = found.pending and found.pending.program
         return Situation(
             found.pending or batch,
             found.positions,
             problems,
-            self.asked.guarantee,
-            self.asked.subscription.policies,
+            asked.guarantee,
+            asked.subscription.policies,
             self._outputs,
             landings,
             begun=found.pending is not None,
+            program=asked.program(began.topics) if began else None,
         )
 
-    def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing]) -> Fate:
-        found, marked = self._before(pending, self._problems(pending)), self._delivery_of(pending)
-        return at_start(replace(found, landings=landings, query=query, marked=marked.outputs.once.keys()))
+    def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing], given: Offsets) -> Fate:
+        found, marked = self._situation(pending, self._problems(pending), landings), self._marked(pending)
+        return at_start(replace(found, query=query, marked=marked, given=given.keys()))
 
-    def _before(self, pending: Batch, problems: Sequence[str]) -> Situation:
-        """Return what is known of the pending batch before outputs are asked whether they have it."""
-        program = self.asked.program(pending.program.topics if pending.program else ())
-        return replace(self._situation(pending, problems, {}), program=program)
+    def _unsettled(self, batch: Batch, query: str | None, landings: Mapping[str, Landing]) -> Situation:
+        """Return all that decides what becomes of a batch that a reset dropped."""
+        return replace(
+            self._situation(batch, (), landings), batch=batch, query=query, marked=self._marked(batch), program=None
+        )
+
+    def _marked(self, batch: Batch) -> Collection[str]:
+        """Return the outputs of the program that keep marks, of those that a batch goes into."""
+        return self._delivery_of(batch).outputs.once.keys()
+
+    def _anew(self) -> bool:
+        """Return whether the pending batch is to be finished in other outputs than those that it was begun for."""
+        pending = self.ledger.snapshot.pending
+        return pending is not None and self._situation(pending, (), {}).anew
+
+    def _accept(self) -> None:
+        """Accept the outputs as they are if the pending batch was begun for others with the same names."""
+        if self._anew():
+            for each in self._deliveries:
+                each.accept()
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
@@ -339,10 +345,11 @@ class Direct:
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
             landings, targets = self._delivery_of(unsettled).settle(unsettled)
-            told, found = landed_text(unsettled, landings), self._situation(unsettled, (), landings)
+            told = landed_text(unsettled, landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
-            stateful = guard is not None and guard.query() is not None
-            having = Having.SOME if stateful and found.held else found.held
+            found = self._unsettled(unsettled, None if guard is None else guard.query(), landings)
+            counts = when_unsettled(found) is Fate.COUNT
+            having = Having.ALL if counts else Having.SOME if found.held else Having.NONE
             self.ledger.settle(told, targets, having)
         if pending is None:
             return
@@ -471,9 +478,13 @@ class Direct:
         """Return the delivery of a batch that was begun: into the dead letters, or into the other outputs."""
         return self.quarantine.letters if self.quarantine and batch.kind is Kind.DEAD_LETTERS else self.delivery
 
+    @property
+    def _deliveries(self) -> list[Delivery]:
+        return [self.delivery, *([self.quarantine.letters] if self.quarantine else [])]
+
     def _landings(self) -> dict[str, Landing]:
-        every = [self.delivery, *([self.quarantine.letters] if self.quarantine else [])]
-        return {name: landing for each in every for name, landing in each.landings().items()}
+        anew = self._anew()
+        return {name: landing for each in self._deliveries for name, landing in each.landings(anew=anew).items()}
 
     def _done(self, batch: Batch, began: float, left: int) -> None:
         self.summary.batches += 1
@@ -487,16 +498,6 @@ class Direct:
         known = {tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions}
         ids, cluster = known_ids(known), known_cluster(known.values())
         return self.asked.reader.read(self.spark, batch.ranges, ids, cluster, known_epochs(known))
-
-
-def _check_given(given: Offsets, pending: Batch) -> None:
-    taken = sorted(pending.partitions & given.keys())
-    if taken:
-        raise CheckpointMismatch(
-            f"an offset is given for {taken[0]}, which is in the pending batch {pending.id}. The query's "
-            "checkpoint runs this batch again. First start without offsets; or start with a new checkpoint and "
-            "Policies(pending='drop')"
-        )
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:

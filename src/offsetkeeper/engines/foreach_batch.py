@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, QueryBatch, check_query
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.life import Situation, when_planned
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.engines.checkpoint_match import (
     FOLLOW_EMPTY,
@@ -252,11 +253,12 @@ class ForeachBatch:
 
     def _batch(self, ledger: Ledger, found: Reconciliation, batch_id: int) -> Batch:
         pending, batch = ledger.snapshot.pending, ledger.batch(found.rest, found.query)
-        if pending is not None and batch is not pending:
-            where = f"batch {batch_id} of {self._asked.place}"
-            raise CheckpointMismatch(
-                f"batch {pending.id} was begun, and {where} has other ranges:\n{pending.lines()}\ncompared with\n"
-                f"{batch.lines()}\nStart the pipeline again: it first deals with the pending batch"
+        if pending is not None:
+            asked, positions = self._asked.run, ledger.snapshot.positions
+            policies, outputs = asked.subscription.policies, [*asked.outputs.sinks]
+            planned = f"batch {batch_id} of {self._asked.place}"
+            when_planned(
+                Situation(pending, positions, (), asked.guarantee, policies, outputs, planned=batch, called=planned)
             )
         return replace(batch, retry=pending is not None)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offsetkeeper.core.batch import Batch, after
 from offsetkeeper.core.life import Fate, Situation, at_start, told
+from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Guarantee, Snapshot
 from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.errors import StartRefused
+from offsetkeeper.errors import OffsetkeeperError, StartRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,19 @@ def outlook(
     try:
         fate = at_start(found)
     except StartRefused as error:
-        return Outlook(pending, None, str(error), positions)
+        return Outlook(pending, None, f"{_unknown(found)}{error}", positions)
     done = fate in {Fate.FINISH, Fate.COUNT}
     return Outlook(pending, fate, told(fate, found), after(pending, positions) if done else positions)
+
+
+def _unknown(found: Situation) -> str:
+    """Return why it is unknown whether the start is refused; empty if it is known."""
+    absent = replace(found, landings=dict.fromkeys(found.batch.lands_in, Landing.ABSENT))
+    try:
+        at_start(absent)
+    except OffsetkeeperError:
+        return ""
+    return (
+        "what the start does is unknown until it asks the outputs. If all have the batch, it counts as done; if none "
+        "has it, it is dropped; else the start is refused: "
+    )
