@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from docs.pages import ROOT
 from offsetkeeper.core.offsets import TopicPartition
@@ -14,7 +15,7 @@ TIMES = {0: "never", 1: "once", 2: "twice"}
 MARKED, APART = "two marked, from the earliest", "at least once, from the earliest"
 ALL, SOME, IT = {"one": True, "two": True}, {"one": True, "two": False}, {"it": True}
 STAYS, BACK, AHEAD = "the reset does not name it", "the reset sets it to before the batch", "… to after the batch"
-CASES: list[tuple[str, str, str, dict[str, bool], object, tuple[TopicPartition, ...]]] = [
+CASES: list[tuple[str, str, str, dict[str, bool], Any, tuple[TopicPartition, ...]]] = [
     (STAYS, "all keep a mark and have the batch", MARKED, ALL, "latest", (P1,)),
     ("", "all keep a mark, and some have the batch", MARKED, SOME, "latest", (P1,)),
     ("", "one without a mark has it", APART, IT, "latest", (P1,)),
@@ -24,7 +25,7 @@ CASES: list[tuple[str, str, str, dict[str, bool], object, tuple[TopicPartition, 
 ]
 
 
-def outcome(group: str, has: dict[str, bool], to: object, partitions: tuple[TopicPartition, ...]) -> str:
+def outcome(group: str, has: dict[str, bool], to: Any, partitions: tuple[TopicPartition, ...]) -> str:
     """Return how often a record of the batch is in the outputs after the reset and a run."""
     with died(group, 2, **has) as found:
         had = {name: found.rows(name)[0, 1] for name in found.world.scenario.every_output}
@@ -39,7 +40,9 @@ def outcome(group: str, has: dict[str, bool], to: object, partitions: tuple[Topi
 
 def test_what_becomes_of_a_dropped_batch_is_counted() -> None:
     lines = ["| the partition | the outputs | its records of that batch |", "|---|---|---|"]
-    lines += [f"| {where} | {outputs} | {outcome(*case)} |" for where, outputs, *case in CASES]
+    lines += [
+        f"| {where} | {outputs} | {outcome(group, has, to, moved)} |" for where, outputs, group, has, to, moved in CASES
+    ]
     page, text = PAGE.read_text("utf-8"), "\n".join(lines)
     found = re.search(r"<!-- outcomes of a dropped batch -->\n\n(.*?)\n\n", page, re.DOTALL)
     assert found

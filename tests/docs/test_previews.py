@@ -26,7 +26,6 @@ LIMIT_S = 30
 DAY_MS = 86_400_000
 WEEK = {"retention.ms": str(7 * DAY_MS), "message.timestamp.before.max.ms": str(30 * DAY_MS)}
 RECORDS = 100
-MARKED = {"lands_in": ("",)}
 WIDTH = 110
 DIED = "host:4711"
 
@@ -79,7 +78,7 @@ class Shop:
     def dies_in_a_batch(self) -> None:
         """Let a run begin a batch of both partitions, and die."""
         self.ledger.acquire()
-        self.ledger.begin(self.ledger.batch([self.range(0, 60, 80), self.range(1, 50, 70)]), **MARKED)
+        self.ledger.begin(self.ledger.batch([self.range(0, 60, 80), self.range(1, 50, 70)]), lands_in=("",))
         self.ledger.release()
 
     def run(self, line: str) -> str:

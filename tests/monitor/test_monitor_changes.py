@@ -158,11 +158,15 @@ def test_what_retention_has_deleted_is_clipped_on_request_and_counted(till: Till
     admin = till.scene.server.admin()
     [cut] = admin.delete_records([KafkaPartition(topic, 0, 7)]).values()
     assert cut.result(LIMIT_S).low_watermark == 7
-    for action, body in (("reset", {"to": 2, "topics": [topic]}), ("rewind", {"version": 2})):
+    asked: list[tuple[str, dict[str, Any], int]] = [
+        ("reset", {"to": 2, "topics": [topic]}, 2),
+        ("rewind", {"version": 2}, 0),
+    ]
+    for action, body, to in asked:
         refused = till.server.post(f"/api/{action}/cut", body)
         assert (refused.status_code, "--clip takes the nearest one" in refused.json()["error"]) == (409, True)
         [step] = till.server.post(f"/api/{action}/cut", {**body, "clip": True}).json()["steps"]
-        assert (step["new"], step["lost"]) == (7, 7 - body.get("to", 0))
+        assert (step["new"], step["lost"]) == (7, 7 - to)
 
 
 def test_a_rewind_leads_to_a_version(till: Till) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -51,7 +51,7 @@ class Counted:
             raise actor.raised
         return found[0]
 
-    def reset(self, to: object, *partitions: TopicPartition, **how: object) -> ResetPlan:
+    def reset(self, to: Any, *partitions: TopicPartition, **how: Any) -> ResetPlan:
         """Reset partitions, or all."""
         return self.do(partial(reset_positions, to=to, force=True, partitions=partitions, **how))
 

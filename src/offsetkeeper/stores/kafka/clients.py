@@ -33,7 +33,6 @@ _OURS = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
     r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
 )
-_AWAY = {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"}
 _DEFAULTS = {
     "reconnect.backoff.max.ms": "1000",
     "socket.nagle.disable": "true",
@@ -168,7 +167,7 @@ class Clients:
             return Refused(f"{self._address}: {what}: nothing was written: {found.str()}")
         if judge(found).unwritten:
             return Refused(f"{self._address}: {what}: Kafka refused ({found.name()}: {text}), and nothing was written")
-        at = speaks_tls(self._brokers, self.options) if found.name() in _AWAY else ""
+        at = speaks_tls(self._brokers, self.options) if judge(found).passes else ""
         hint = f". {at} speaks TLS: add security.protocol=ssl or sasl_ssl to the URL" if at else ""
         return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}{hint}")
 

@@ -116,7 +116,7 @@ class Previews:
                 promised[record] = Promise.AGAIN if read else Promise.FRESH
             else:
                 promised[record] = Promise.OPEN
-        self._acts.append(Act(promised, frozenset(), rows))
+        self._acts.append(Act(promised, frozenset(), frozenset(), rows))
 
     def _check_truth(self, act: Act) -> None:
         """Hold what a preview calls read against the rows that were there. With a short history it may not know."""
