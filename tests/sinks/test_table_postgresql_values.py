@@ -474,7 +474,9 @@ def test_a_key_of_limited_length_counts_blanks_at_its_end(
     """Up to the length that it has; beyond that PostgreSQL itself would drop them."""
     connection.execute("create table stock (item varchar(3) unique, n int)")
     table = Table(database, "stock", mode="upsert", key=["item"])
-    frame = spark.sql(f"select {AT}, id as offset, rpad('ab', cast(id as int), ' ') as item, 1 as n from range(2, 4)")
+    frame = spark.range(2, 4).selectExpr(
+        "'t' as topic", "0 as partition", "id as offset", "rpad('ab', cast(id as int), ' ') as item", "1 as n"
+    )
     for place in range(batches):
         table.rows.write(frame.where(f"pmod(offset, {batches}) = {place}"), batch)
     assert sorted(rows("select * from stock")) == [("ab", 1), ("ab ", 1)]
