@@ -32,6 +32,7 @@ class TestMySQL(Exactness):
     """See `Exactness`."""
 
     here = True
+    share = 0.1
 
     @pytest.fixture(autouse=True)
     def _connected(self, mariadb_server: MariaDBServer) -> Iterator[None]:

@@ -116,6 +116,7 @@ class TestPostgreSQL(Exactness):
     """`Table("postgresql://…")`."""
 
     here = True
+    share = 0.1
 
     @pytest.fixture(autouse=True)
     def database_of_test(self, database: str) -> Iterator[None]:
@@ -235,7 +236,16 @@ class TestPostgreSQL(Exactness):
 
 
 PLAIN = {"smallint", "integer", "bigint", "numeric", "real", "double precision", "text", "character varying", "boolean"}
-PLAIN |= {"bytea", "date", "timestamp without time zone", "timestamp with time zone", "character", "short", "filled"}
+PLAIN |= {
+    "bytea",
+    "date",
+    "timestamp without time zone",
+    "timestamp with time zone",
+    "character",
+    "short",
+    "filled",
+    "rough",
+}
 NEAR = {
     "int": [
         "smallint",

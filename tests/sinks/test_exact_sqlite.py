@@ -53,6 +53,8 @@ OBSTACLES += [
 class TestSQLite(Exactness):
     """`Table("sqlite:///…")`."""
 
+    share = 0.1
+
     @pytest.fixture(autouse=True)
     def file(self, tmp_path: Path) -> Iterator[None]:
         """A file of this test."""
