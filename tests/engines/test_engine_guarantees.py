@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import psycopg
 import pytest
 from pyspark.sql import DataFrame
 
+from engines import databases
+from engines.databases import do
 from engines.lab import Lab
 from offsetkeeper import Batch
-from offsetkeeper.errors import SinkMismatch
+from offsetkeeper.errors import NotAllowed, SinkMismatch
 from offsetkeeper.sinks import Table, Transaction
 
 NewTopic = Callable[..., str]
@@ -102,6 +104,48 @@ def test_a_transaction_whose_function_fails_is_tried_again(shop: Lab, topic: New
     shop.pipeline(name).run(shop.spark, sink=Transaction(insert), guarantee="exactly_once", until="caught_up")
     assert retries == [False, True]
     assert orders(shop) == [(0, "a")]
+
+
+ENDS = {
+    "SQLite": "insert into orders values (-1)",  # which is there: the table rolls back by itself
+    "PostgreSQL": "commit",
+    "MariaDB": "create or replace table made_by_function (n int)",
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_transaction_that_its_database_has_ended_stores_no_further_row_however_often_it_is_started(
+    lab: Lab, topic: NewTopic, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """The function swallows what it is told and goes on. Mended, it stores each row once."""
+    if kind == "PostgreSQL":
+        lab.store = request.getfixturevalue("database")
+    elif kind == "MariaDB":
+        server = request.getfixturevalue("mariadb_server")
+        lab.store = server.url(server.create_database())
+    clause = " on conflict rollback" if kind == "SQLite" else ""
+    do(lab.store, f"create table orders (n int primary key{clause})", "insert into orders values (-1)")
+    name = topic()
+    lab.produce(name, "a", "b", "c")
+    ends = [ENDS[kind]]
+
+    def insert(frame: DataFrame, _: Batch, connection: Any) -> None:
+        for statement in (*ends, *(f"insert into orders values ({row.offset})" for row in frame.collect())):  # noqa: S608 - the test's own values
+            with suppress(Exception):
+                connection.execute(statement)
+
+    def found() -> list[tuple[int]]:
+        with closing(databases.connect(lab.store)) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute("select n from orders order by n")
+            return [tuple(row) for row in cursor.fetchall()]
+
+    for _ in range(3):
+        with pytest.raises(NotAllowed, match="ended"):
+            lab.pipeline(name, attempts=1).run(lab.spark, sink=Transaction(insert), guarantee="exactly_once")
+        assert (found(), lab.offsets()) == ([(-1,)], {0: 0})
+    ends.clear()
+    lab.pipeline(name).run(lab.spark, sink=Transaction(insert), guarantee="exactly_once", until="caught_up")
+    assert (found(), lab.offsets()) == ([(-1,), (0,), (1,), (2,)], {0: 3})
 
 
 def test_a_frame_that_does_not_fit_the_table_is_not_tried_again(shop: Lab, topic: NewTopic) -> None:

@@ -7,7 +7,9 @@ what is wrong: there is no third outcome.
 
 from __future__ import annotations
 
+import math
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -192,8 +194,10 @@ class Exactness:
         raise NotImplementedError
 
     def same(self, kind: Kind, given: Any, found: Any) -> bool:  # noqa: ARG002 - for subclasses
-        """Whether the value that was found is the one that was given."""
-        return bool(given == found or (given is not None and given != given and found != found))  # noqa: PLR0124 - NaN
+        """Whether the value that was found is the one that was given; a fraction with its sign, also if it is zero."""
+        if isinstance(given, float) and isinstance(found, float):
+            return (math.isnan(given) and math.isnan(found)) or struct.pack("d", given) == struct.pack("d", found)
+        return bool(given == found)
 
     def test_values_come_out_as_they_went_in(self, spark: SparkSession) -> None:
         """Each value is read as it was written, or the batch is refused and the message names the column."""
@@ -255,6 +259,7 @@ class Exactness:
                 found = len(self.read(name, ["id"]))
                 if why is not None:
                     assert self.parts or found == there, why
+                    assert name in str(why), why
                     return
                 there += len(rows)
                 assert found == there, obstacle

@@ -41,6 +41,29 @@ PARTITIONED = """
     drop table {name}; create table {name} (id int, item text) partition by range (id);
     create table p{name} partition of {name} for values from (0) to (3)"""
 PRECISIONS = ["(0)", "(3)", "(6)"]
+# The sink's sessions have these, and the client that reads has others.
+STYLES = """
+    do $$ begin
+        execute format('alter database %I set intervalstyle = %L', current_database(), 'sql_standard');
+        execute format('alter database %I set datestyle = %L', current_database(), 'SQL, DMY');
+        execute format('alter database %I set timezone = %L', current_database(), 'Asia/Kolkata');
+    end $$"""
+FIELDS = (["1y", "2 years"], ["3mon", "0.5 mon"], ["4d", "1.5 days"], ["5h", "6:07", "06:07:08.123"])
+
+
+def spans() -> st.SearchStrategy[str]:
+    """Return texts of intervals: fields with or without a sign, and what may stand between them."""
+    fields = st.tuples(*(st.sampled_from(["", "", *each]) for each in FIELDS)).map(lambda each: [*filter(None, each)])
+    signs = st.lists(st.sampled_from(["", "", "", "-", "+"]), min_size=len(FIELDS), max_size=len(FIELDS))
+    return st.builds(
+        lambda first, fields, signs, between: first + between.join(map("".join, zip(signs, fields, strict=False))),
+        st.sampled_from(["", "-", "-", "@ -"]),
+        fields,
+        signs,
+        st.sampled_from(["", " ", " ", ",", "_"]),
+    )
+
+
 READ = [
     *("10:00", "10:00:00.5", "10:00:00.1234567", "now", "24:00:00", "10:00:00+02", "10:00:00.123987-05:30", "allballs"),
     *("1 day", "-1 day 02:03:04", "1 day 05:00", "0.0000001 seconds", "1.5 months", "P1Y2DT3H", "-02:03:04.123456"),
@@ -93,6 +116,7 @@ class TestPostgreSQL(Exactness):
     """`Table("postgresql://…")`."""
 
     here = True
+    share = 0.1
 
     @pytest.fixture(autouse=True)
     def database_of_test(self, database: str) -> Iterator[None]:
@@ -100,7 +124,9 @@ class TestPostgreSQL(Exactness):
         self.database = database
         with psycopg.connect(database, autocommit=True) as self.connection:
             self.connection.execute(PREPARED)
+            self.connection.execute(STYLES)
             self.connection.execute("set timezone = 'UTC'; set datestyle = 'ISO, YMD'; set extra_float_digits = 3")
+            self.connection.execute("set intervalstyle = 'postgres'")
             self.types = self.connection.execute(TYPES).fetchall()
             self.collations = ["", *(f' collate "{name}"' for (name,) in self.connection.execute(COLLATIONS))]
             yield
@@ -125,7 +151,8 @@ class TestPostgreSQL(Exactness):
         near = st.sampled_from(sorted(NEAR)).flatmap(
             lambda name: st.sampled_from(NEAR[name]).map(lambda declared: Kind(declared, name, VALUES[name]))
         )
-        return st.one_of(near, near, near, read, any_pair, arrays)
+        intervals = st.just(Kind("interval", "string", spans()))
+        return st.one_of(near, near, near, read, any_pair, arrays, intervals)
 
     def keys(self) -> st.SearchStrategy[Kind]:
         """Return texts of each collation, and other types."""
@@ -209,7 +236,16 @@ class TestPostgreSQL(Exactness):
 
 
 PLAIN = {"smallint", "integer", "bigint", "numeric", "real", "double precision", "text", "character varying", "boolean"}
-PLAIN |= {"bytea", "date", "timestamp without time zone", "timestamp with time zone", "character", "short", "filled"}
+PLAIN |= {
+    "bytea",
+    "date",
+    "timestamp without time zone",
+    "timestamp with time zone",
+    "character",
+    "short",
+    "filled",
+    "rough",
+}
 NEAR = {
     "int": [
         "smallint",

@@ -53,6 +53,8 @@ OBSTACLES += [
 class TestSQLite(Exactness):
     """`Table("sqlite:///…")`."""
 
+    share = 0.1
+
     @pytest.fixture(autouse=True)
     def file(self, tmp_path: Path) -> Iterator[None]:
         """A file of this test."""
@@ -104,4 +106,6 @@ class TestSQLite(Exactness):
             return Decimal(str(found)) == given
         if isinstance(given, dt.date):
             return str(dt.datetime.fromisoformat(found) if isinstance(given, dt.datetime) else found) == str(given)
+        if kind.declared.startswith(("real", "double")) and given == 0.0:
+            given = abs(given)  # SQLite keeps a zero there as a whole number, which has no sign; see docs/types.md
         return type(found) is type(+given if isinstance(given, bool) else given) and super().same(kind, given, found)

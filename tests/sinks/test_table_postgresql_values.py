@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType
 
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
+from offsetkeeper.sinks.limits import check
+from offsetkeeper.sinks.postgresql.columns import columns_of, find_table, limits
+from offsetkeeper.sinks.table import Target
+from offsetkeeper.stores import open_store
 
 Connection = psycopg.Connection[Any]
 Query = Callable[..., list[Any]]
+PARTITION = TopicPartition("orders", 0)
 ONCE = Guarantee.EXACTLY_ONCE
 AT = "'t' as topic, 0 as partition"
 HALF = "timestamp'2024-07-01 10:00:00.7 UTC'"
+ROLE = """
+    do $$ begin create role settled login; exception when duplicate_object then null; end $$;
+    alter role settled set search_path = shop, decoy; alter role settled set timezone = 'Europe/Berlin';
+    alter role settled set datestyle = 'German, DMY'; alter role settled set intervalstyle = 'sql_standard';
+    alter role settled set bytea_output = 'escape'; alter role settled set extra_float_digits = -15;
+    alter role settled set synchronous_commit = off"""
 NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
 
 
@@ -37,6 +52,7 @@ NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', d
         ("interval", "'0.0000001 s'", "has more than 6 digits of a second"),
         ("interval", "'-1 day 02:03:04'", "a sign of which the session decides"),
         ("interval", "'-1-2 3 4:05:06'", "a sign of which the session decides"),
+        ("interval[]", "array('1 day', '-1d2h')", "a sign of which the session decides"),
         ("interval", "'0.1 us'", "has more than 6 digits of a second"),
         ("interval", "'0.1234 ms'", "has more than 6 digits of a second"),
         ("interval", "'PT1E-7S'", "has more than 6 digits of a second"),
@@ -57,6 +73,7 @@ NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', d
         ("smallint", "40000", "40000 is more than 32767"),
         ("numeric(4,2)", "123.45BD", "123.45 is more than 99.99"),
         ("numeric(3,0)", "-1000", "-1000 is less than -999"),
+        ("gtsvector", "'a'", "cannot accept a value of type gtsvector"),
         ("uuid", "'no'", 'invalid input syntax for type uuid: "no"'),
         ("jsonb", "'{'", "invalid input syntax for type json"),
         ("text", "'a\\u0000'", ""),
@@ -157,6 +174,26 @@ def test_a_character_that_the_encoding_of_the_database_changes_is_refused(
         Table(encoded("EUC_JP"), "shop").rows.write(spark.sql(f"select {column}"), batch)
 
 
+UNSURE = "-1d2h;-1y2d;@ -1y2d;-1.5d2h;-1y2mon3d;-1y2:03;-1_d_2h;-1,d,2h;-1,2:03;-1/2:03;_-1d2h;,-1 d 2 h;-1 d 2 h ago"
+SURE = "1d2h;1 day -2 h;-1 day +02:03;-1 -2:03;-1-2;-1-2 +3 -4:05:06;- 1.5 day;@ -1 mon;-1 day ago;P-1Y2D;-02:03:04.5"
+
+
+def test_an_interval_whose_meaning_the_style_of_a_session_decides_is_refused(connection: Connection) -> None:
+    """And no other of these: PostgreSQL itself tells which mean the same in each style."""
+    connection.execute("create table shop (kept interval)")
+    table: Any = connection
+    [column] = columns_of(table, find_table(table, Target("", "shop", "append", ()), ""))
+    kept = limits(StringType(), column)
+    for text in [*UNSURE.split(";"), *SURE.split(";")]:
+        read = set[str]()
+        for style in ("postgres", "sql_standard"):
+            connection.execute(f"set intervalstyle = {style}".encode())
+            read |= {str(found) for (found,) in connection.execute("select interval_send(%s::interval)", [text])}
+        assert (len(read) == 1) is (text in SURE.split(";")), (text, read)
+        with nullcontext() if len(read) == 1 else pytest.raises(RowMismatch, match="a sign of which the session"):
+            check(pa.record_batch({"kept": [text]}), [kept])
+
+
 def test_texts_mean_the_same_whatever_the_role_has_set(
     spark: SparkSession, database: str, batch: Batch, connection: Connection
 ) -> None:
@@ -185,6 +222,59 @@ def test_texts_mean_the_same_whatever_the_role_has_set(
         '["2024-03-04 10:00:00+00",)', '["2024-03-04 10:00:00",)', "[2024-03-04,)", "-1 days", "10:00:00.5-05",
         "2024-03-31 00:30:00+00", "2024-03-31 02:30:00", "2024-03-04", "Europe/Berlin",
     )  # fmt: skip
+
+
+@pytest.fixture
+def settled(database: str, connection: Connection) -> Iterator[str]:
+    """URL of the database for a role that has set what a session decides, and has the table `orders` in a schema."""
+    connection.execute(ROLE)
+    connection.execute(
+        "create schema shop authorization settled; create schema decoy authorization settled; create table shop.orders "
+        "(id int primary key, a interval, b tstzrange, c daterange, d timetz, e timestamptz, f timestamp, g date, "
+        "h bytea, i double precision, j text); alter table shop.orders owner to settled"
+    )
+    yield database.replace("postgres@", "settled@")
+    connection.execute("drop schema shop cascade; drop schema decoy cascade")
+    connection.execute("do $$ begin drop role settled; exception when dependent_objects_still_exist then null; end $$")
+
+
+@pytest.mark.parametrize("way", ["apart", "joined"])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_are_the_same_whatever_the_role_of_all_our_sessions_has_set(
+    spark: SparkSession, settled: str, connection: Connection, rows: Query, mode: Any, way: str
+) -> None:
+    """Those of the executors too, which stage the rows."""
+    table = Table(settled, "orders", mode=mode, key=["id"] if mode == "upsert" else ())
+    connection.execute("set timezone = 'UTC'; set datestyle = 'ISO, YMD'; set intervalstyle = 'postgres'")
+    with closing(open_store(settled)) as store:
+        ledger = Ledger(store, "settled")
+        ledger.acquire()
+        ledger.place({PARTITION: Position(0)})
+        for number in (1, 2):
+            first = 0 if mode == "upsert" else number * 10
+            frame = spark.range(first, first + 3).selectExpr(
+                "int(id) as id", "'-1 day +02:03:04' as a", "'[2024-03-04 10:00+00,)' as b", "'[2024-03-04,)' as c",
+                "'10:00:00.5-05' as d", "timestamp'2024-03-31 00:30:00 UTC' as e",
+                "timestamp_ntz'2024-03-31 02:30:00' as f", "date'2024-03-04' as g", "x'00ff5c' as h",
+                "double(0.1) + double(0.2) as i", f"'{number}' as j",
+            ).repartition(2)  # fmt: skip
+            batch = ledger.batch([OffsetRange(*PARTITION, number * 10 - 10, number * 10)])
+            if way == "apart":
+                table.rows.write(frame, batch)
+                ledger.commit(batch)
+            else:
+                finish = table.rows.stage(frame, batch)
+                with ledger.transaction(batch) as transaction:
+                    finish(transaction)
+        ledger.release(reason="end")
+    found = rows("select id, a::text, b::text, c::text, d::text, e::text, f::text, g::text, h, i, j from shop.orders")
+    cells = (
+        "-1 days +02:03:04", '["2024-03-04 10:00:00+00",)', "[2024-03-04,)", "10:00:00.5-05", "2024-03-31 00:30:00+00",
+        "2024-03-31 02:30:00", "2024-03-04", b"\x00\xff\\", 0.1 + 0.2,
+    )  # fmt: skip
+    ids = [(n, "2") for n in range(3)] if mode == "upsert" else [(n * 10 + m, str(n)) for n in (1, 2) for m in range(3)]
+    assert sorted(found) == [(n, *cells, text) for n, text in ids]
+    assert rows("select relname from pg_class where relnamespace = 'decoy'::regnamespace and relkind = 'r'") == []
 
 
 def test_an_error_of_a_trigger_is_not_taken_for_a_value_of_a_row(
@@ -358,6 +448,7 @@ def test_an_index_of_another_collation_is_refused_too(
     ("declared", "key", "why"),
     [
         ("char(5)", "'b '", "ends with a blank"),
+        ("varchar(3)", "'ab  '", "is longer than 3 characters"),
         ("uuid", "'00000000-0000-0000-0000-00000000000A'", "is not spelled as PostgreSQL spells it in a key"),
         ("time", "'10:00'", "is not spelled as PostgreSQL spells it in a key"),
     ],
@@ -378,6 +469,24 @@ def test_another_spelling_of_a_key_is_refused(
             spark.sql(f"select {key} as item, 1 as n"), batch
         )
     assert rows("select * from stock") == []
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_key_of_limited_length_counts_blanks_at_its_end(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, batches: int
+) -> None:
+    """Up to the length that it has; beyond that PostgreSQL itself would drop them."""
+    connection.execute("create table stock (item varchar(3) unique, n int)")
+    table = Table(database, "stock", mode="upsert", key=["item"])
+    frame = spark.range(2, 4).selectExpr(
+        "'t' as topic", "0 as partition", "id as offset", "rpad('ab', cast(id as int), ' ') as item", "1 as n"
+    )
+    for place in range(batches):
+        table.rows.write(frame.where(f"pmod(offset, {batches}) = {place}"), batch)
+    assert sorted(rows("select * from stock")) == [("ab", 1), ("ab ", 1)]
+    with pytest.raises(RowMismatch, match="column item"):
+        table.rows.write(frame.unionAll(spark.sql(f"select {AT}, 9L as offset, 'ab  ' as item, 2 as n")), batch)
+    assert sorted(rows("select * from stock")) == [("ab", 1), ("ab ", 1)]
 
 
 def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant(

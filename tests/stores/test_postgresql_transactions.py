@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import psycopg
 import pytest
@@ -84,6 +84,90 @@ def test_an_error_swallowed_by_the_block_is_told(ledger: Ledger, admin: psycopg.
         with suppress(psycopg.Error):
             connection.execute("INSERT INTO nowhere VALUES (2)")
     assert (rows(admin), stored(ledger)) == ([], 0)
+
+
+WAYS = ["execute", "executemany", "copy", "stream", "cursor", "nested", "pipeline", "begin", "class"]
+
+
+@pytest.mark.parametrize(
+    ("way", "end"),
+    [
+        *((way, "COMMIT") for way in WAYS),
+        *(("execute", end) for end in ("ROLLBACK", "END", "ABORT", "PREPARE TRANSACTION 'other'")),
+    ],
+)
+def test_a_block_stores_nothing_more_once_its_transaction_is_over(
+    ledger: Ledger, admin: psycopg.Connection, way: str, end: str
+) -> None:
+    """Each row would be stored by itself, and once more at each start."""
+    with (
+        pytest.raises(NotAllowed, match="block ended the transaction"),
+        ledger.transaction(next_batch(ledger, 10)) as connection,
+        connection.pipeline() if way == "pipeline" else nullcontext(),
+    ):
+        with suppress(psycopg.errors.ObjectNotInPrerequisiteState):  # the server has no prepared transactions
+            connection.execute(end.encode())
+        for n in (2, 3):
+            with suppress(NotAllowed):
+                store_row(connection, way, n)
+        with pytest.raises(NotAllowed, match="so nothing more is written"):
+            connection.execute("SELECT 1")
+    assert (rows(admin), stored(ledger)) == ([], 0)
+
+
+def store_row(connection: psycopg.Connection, way: str, n: int) -> None:
+    """Store a row in one of the ways that psycopg has."""
+    insert = "INSERT INTO sink_rows VALUES (%s)"
+    if way == "executemany":
+        connection.cursor().executemany(insert, [(n,)])
+    elif way == "copy":
+        with connection.cursor().copy("COPY sink_rows FROM STDIN") as copy:
+            copy.write_row((n,))
+    elif way == "stream":
+        list(connection.cursor().stream(f"{insert} RETURNING n", (n,)))
+    elif way == "nested":
+        with connection.transaction():
+            connection.execute(insert, (n,))
+    elif way == "begin":
+        with suppress(NotAllowed):
+            connection.execute("BEGIN")
+        connection.execute(insert, (n,))
+        connection.execute("COMMIT")
+    elif way == "class":
+        psycopg.ClientCursor(connection).execute(insert, (n,))
+    else:
+        (connection.cursor() if way == "cursor" else connection).execute(insert, (n,))
+
+
+@pytest.mark.parametrize("end", ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"])
+def test_what_a_block_writes_into_a_transaction_that_follows_its_own_is_rolled_back(
+    ledger: Ledger, admin: psycopg.Connection, end: str
+) -> None:
+    """That transaction is not the ledger's either."""
+    with (
+        pytest.raises(NotAllowed, match="ended the transaction"),
+        ledger.transaction(next_batch(ledger, 10)) as connection,
+    ):
+        connection.execute(end.encode())
+        connection.execute("INSERT INTO sink_rows VALUES (2)")
+    assert (rows(admin), stored(ledger)) == ([], 0)
+
+
+def test_a_block_may_use_pipelines_and_savepoints(ledger: Ledger, admin: psycopg.Connection) -> None:
+    """They are as they were, though each statement of a pipeline is answered before the next is sent."""
+    with ledger.transaction(next_batch(ledger, 10)) as connection:
+        with connection.pipeline() as pipeline, connection.transaction():
+            connection.cursor().executemany("INSERT INTO sink_rows VALUES (%s)", [(1,), (2,)])
+            pipeline.sync()
+            found = connection.execute("SELECT n FROM sink_rows ORDER BY n")
+        assert found.fetchall() == [(1,), (2,)]
+        with connection.cursor().copy("COPY sink_rows FROM STDIN") as copy:
+            copy.write_row((3,))
+        assert list(connection.cursor().stream("INSERT INTO sink_rows VALUES (4) RETURNING n")) == [(4,)]
+        with suppress(ZeroDivisionError), connection.transaction():
+            connection.execute("INSERT INTO sink_rows VALUES (5)")
+            raise ZeroDivisionError
+    assert (rows(admin), stored(ledger)) == ([1, 2, 3, 4], 10)
 
 
 def test_a_constraint_that_fails_at_the_commit_is_the_sinks_error(ledger: Ledger, admin: psycopg.Connection) -> None:

@@ -234,7 +234,8 @@ class PostgreSQLStore(TableStore):
             rows = self._run(connection, _OPEN, (change.after.change_id, change.after.group))
             self._check_version(change, [(version,) for _, version in rows])
         try:
-            yield connection
+            with connection.lend():
+                yield connection
         except BaseException:
             with self._connections.limit(connection):
                 block.__exit__(*sys.exc_info())
@@ -353,18 +354,56 @@ class PostgreSQLStore(TableStore):
             return cursor.execute(self._tables.sql(statement).encode(), parameters).fetchall()
 
 
+class _Stepwise(psycopg.Pipeline):
+    """A pipeline that sends one statement at a time, so that there is nothing to wait for."""
+
+    def sync(self) -> None:
+        """Do nothing: all statements are answered."""
+
+
 class Connection(psycopg.Connection[TupleRow]):
-    """A connection whose waits for the server can be limited.
+    """A connection whose waits for the server can be limited, and that can be lent within a transaction.
 
     Attributes:
         deadline: time limit by `environment.monotonic`, in seconds.
+        lent: whether a block of the user has the connection; the block must not end the transaction. After it has, no
+            further statement is sent: each would be stored at once.
     """
 
     deadline = math.inf
+    lent = False
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """Wait as psycopg does, but check the deadline ten times a second."""
+        """Wait as psycopg does, but check the deadline ten times a second. All that is sent is sent here.
+
+        Raises:
+            NotAllowed: the connection is lent, and its transaction has ended.
+        """
+        if self.lent and self.pgconn.transaction_status == TransactionStatus.IDLE:
+            gen.close()
+            raise NotAllowed(
+                "the block has ended the transaction, so nothing more is written: write on the connection, and leave "
+                "commit and rollback to offsetkeeper"
+            )
         return super().wait(_until(gen, self), *args, **kwargs)
+
+    @contextmanager
+    def pipeline(self) -> Iterator[psycopg.Pipeline]:
+        """Send statements without a wait for answers; while it is lent with one, as an answer tells of an end."""
+        if self.lent:
+            yield _Stepwise(self)
+            return
+        with super().pipeline() as pipeline:
+            yield pipeline
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """Lend it to the block, in a transaction that has begun."""
+        self.lent = True
+        try:
+            yield
+        finally:
+            self.lent = False
 
 
 def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:

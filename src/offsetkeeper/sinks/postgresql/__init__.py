@@ -86,7 +86,8 @@ _HELD = sql.SQL(
     "(select from (select distinct {key} from {staging} where {done}) keys ({names}) where {same}) for key share"
 )
 _COUNT = sql.SQL("select attempt, count(*) from {staging} where {done} group by attempt")
-_UNREADABLE = (psycopg.DataError, psycopg.errors.SyntaxError)  # the latter of a jsonpath
+# Syntax is that of a jsonpath; types such as gtsvector take no text at all.
+_UNREADABLE = (psycopg.DataError, psycopg.errors.SyntaxError, psycopg.errors.FeatureNotSupported)
 _READ = sql.SQL("select count({value}) from {staging} where {done}")
 _DONE = sql.SQL("attempt = any ({}::bigint[])")
 # A given-up task may still write to the table: do not wait for it.

@@ -157,9 +157,10 @@ _OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
     "daterange": {"form": _range(_DAY), "remedy": "is not a range like [2024-07-01,)"},
     "datemultirange": {"form": _ranges(_DAY), "remedy": "is not ranges like {[2024-07-01,)}"},
     "interval": {
+        # A sign at the front is that of all fields if the session's style is sql_standard and no other field has one.
+        "form": r"[\s@]*[\dA-Za-z+.].*|[\s@]*-\s*[\d.:\-]*\D*|[\s@]*-\s*\d.*\s[+\-].*",
         "bars": r"(?i)\.\d{7}|\.\d{4,}[\W_]*m(s|illis)|\.\d+[\W_]*(us|micros)|\de[+\-]?\d"
-        r"|\.\d*[1-9]\d*[\W_]*(y|dec|c|mil($|[^l]|l[^i]))|p-?\d*\.\d+(-|t|$)|t-?\d{6}\.\d+$"
-        r"|^\s*-\d[\d.]*([^+\-\d]*|-\d+)\s[^+\-]*\d",
+        r"|\.\d*[1-9]\d*[\W_]*(y|dec|c|mil($|[^l]|l[^i]))|p-?\d*\.\d+(-|t|$)|t-?\d{6}\.\d+$",
         "remedy": "has more than 6 digits of a second, a part of a year, or a sign of which the session decides how "
         "far it reaches",
     },
