@@ -17,6 +17,7 @@ import pytest
 from offsetkeeper.checkpoint import Checkpoint, LocalFiles, StateStore, contents, inspect, read_checkpoint, verify
 from offsetkeeper.checkpoint.contents import Kept
 from offsetkeeper.checkpoint.files import no_more
+from offsetkeeper.core import codec
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.codec import dump, dump_control, dump_entry, entry_fields, load_control, load_entry
 from offsetkeeper.core.ledger import Ledger
@@ -275,18 +276,21 @@ def test_a_record_does_not_name_more_partitions_than_a_group_can_have() -> None:
     at = {TopicPartition("a", number): Position(1) for number in range(2)}
     stored = dump_control(Snapshot("g", 1, positions=at))
     with little(1), pytest.raises(CorruptStore):
-        load_control(stored.replace('"0-1"', '"0-999999"'), "g", 1, at, "here")
+        load_control(stored.replace('"0-1"', '"0-1000000"'), "g", 1, at, "here")
     assert len(load_control(stored.replace('"0-1"', '"0-199999"'), "g", 1, at, "here").missing) == 199_998
     entry = entry_fields(Entry(1, "commit", "c", 1, "h", token="t", ranges=(OffsetRange("a", 0, 1, 2),)))
-    entry["ranges"] = {"a": [[0, 1, 2]] * 200_001}
+    entry["ranges"] = {"a": [[0, 1, 2]] * 1_000_001}
     with pytest.raises(CorruptStore):
         load_entry(json.dumps(entry), 1, "here")
 
 
-def test_a_group_of_more_partitions_than_can_be_read_is_not_written() -> None:
-    at = {TopicPartition("a", number): Position(1) for number in range(200_001)}
-    with pytest.raises(Refused, match="it has 200,001 partitions, and a group has 200,000 at most"):
-        dump_control(Snapshot("g", 1, positions=at))
+def test_a_group_of_more_partitions_than_can_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document has the rows of forgotten positions too."""
+    monkeypatch.setattr(codec, "MOST_PARTITIONS", 2)
+    at = {TopicPartition("a", number): Position(1) for number in range(2)}
+    assert dump_control(Snapshot("g", 1, positions=at))
+    with pytest.raises(Refused, match="it has 3 partitions, and a group has 2 at most"):
+        dump_control(Snapshot("g", 1, positions=at, forgotten={TopicPartition("b", 0): Position(1)}))
 
 
 def _folder(path: Path) -> Store:

@@ -41,7 +41,7 @@ from offsetkeeper.errors import CorruptStore, Refused, SettingsError
 
 FORMAT = 4
 _FORMAT_OF_TARGETS = 4
-MOST_PARTITIONS = 200_000
+MOST_PARTITIONS = 1_000_000
 """Partitions of a group: some bytes of text name any number of them."""
 _ALL = "*"
 _SPAN = re.compile("([0-9]{1,10})(?:-([0-9]{1,10}))?")
@@ -62,7 +62,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
     Raises:
         Refused: there are too many partitions, so it could not be read again.
     """
-    if (count := len(snapshot.positions) + len(snapshot.missing)) > MOST_PARTITIONS:
+    if (count := len(snapshot.positions) + len(snapshot.missing) + len(snapshot.forgotten)) > MOST_PARTITIONS:
         raise Refused(
             f"the ledger was not written: it has {count:,} partitions, and a group has {MOST_PARTITIONS:,} at most. "
             "Give some of its topics a group of their own"
@@ -476,7 +476,10 @@ def _load_cuts(raw: list[Any]) -> Cuts:
 
 
 def _load_forgot(raw: list[Any]) -> dict[TopicPartition, Position | None]:
-    return {check_partition(TopicPartition(topic, number)): at and _load_stored(at) for topic, number, at in raw}
+    return {
+        check_partition(TopicPartition(topic, number)): None if at is None else _load_stored(at)
+        for topic, number, at in raw
+    }
 
 
 def _load_program(raw: dict[str, Any] | None) -> Program | None:

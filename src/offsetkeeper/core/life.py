@@ -21,7 +21,7 @@ at a start, of the pending batch of an earlier run:
     a query with state began it or starts, and not the same one     CheckpointMismatch
 
 at a start, of an unsettled batch, which a reset has dropped:
-    not pending="drop", a marked output may have it and is no more  StartRefused
+    not pending="drop", a marked output may have it, and is gone     StartRefused
     all outputs have it, and no query with state starts             COUNT
     anything else                                                   DROP
 
@@ -438,7 +438,7 @@ def _is_of_another(found: Situation) -> CheckpointMismatch:
     return CheckpointMismatch(
         f"batch {found.batch.id} is pending. Only {began}, which began it, can finish it:\n"
         f"  {listed(found.batch.ranges)}\n"
-        f"Start the program that began it, with its own checkpoint. {_DROP}"
+        f"Start the program that began it, with its own checkpoint. {_dropping(found)}"
     )
 
 
@@ -507,7 +507,7 @@ AT_START = (
 )
 WHEN_UNSETTLED = (
     Line(
-        'not pending="drop", a marked output may have it and is no more',
+        'not pending="drop", a marked output may have it, and is gone',
         lambda s: s.policies.pending != "drop" and s.unmarked,
         _lacks_mark,
     ),

@@ -71,7 +71,8 @@ def _unknown(found: Situation) -> str:
         at_start(absent)
     except OffsetkeeperError:
         return ""
+    done = "If all have the batch, it counts as done. " if found.batch.query is None else ""
     return (
-        "what the start does is unknown until it asks the outputs. If all have the batch, it counts as done; if none "
-        "has it, it is dropped; else the start is refused: "
+        f"what the start does is unknown until it asks the outputs. {done}If none has the batch, it is dropped; else "
+        "the start is refused: "
     )
