@@ -96,7 +96,7 @@ def test_a_ledger_of_forty_megabytes_does_not_take_all_memory(
     if what == "objects":
         return  # each poll takes twelve seconds of CPU, and a poll does not read them in another way
     with Served(url, NOWHERE) as server:
-        server.client.headers["Connection"] = "close"  # while a poll parses, an idle connection may be closed under a request
+        server.client.headers["Connection"] = "close"  # else one is closed as idle, while a poll parses
         wait_until(lambda: server.json("/api/health")["look"] > 2, "there were looks", LIMIT_S)
         named = {each["group"]: each["error"] for each in server.json("/api/groups")}
         assert [bool(named[group]) for group in ("big", "small")] == [not right, False]
