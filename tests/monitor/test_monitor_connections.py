@@ -203,6 +203,53 @@ def test_a_request_may_come_in_parts_on_a_connection_that_had_one() -> None:
     assert b"200 OK" in asyncio.run(ask())
 
 
+def test_the_next_request_has_its_own_time() -> None:
+    """It was cut off where it began within the time that a connection may be idle, and ended after it."""
+
+    async def ask() -> bytes:
+        async with listening({}) as (address, _), asyncio.timeout(LIMIT_S):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(HALF + b"\r\n")
+            await reader.readuntil(b"ok")
+            writer.write(HALF)
+            await asyncio.sleep(1.3)
+            writer.write(b"connection: close\r\n\r\n")
+            found = await _read(reader)
+            writer.close()
+            return found
+
+    assert b"200 OK" in asyncio.run(ask())
+
+
+@pytest.mark.parametrize("more", [b"\r\n", HALF + b"\r\n", b"\0"], ids=["a blank line", "a request", "junk"])
+@pytest.mark.parametrize("last", [HALF.replace(b"1.1", b"1.0") + b"\r\n", HALF + b"connection: close\r\n\r\n"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_follows_the_last_request_is_thrown_away(
+    last: bytes,
+    more: bytes,
+    at_once: bool,  # noqa: FBT001 - a parameter of the test
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The page did not come, and the connection stayed for ever."""
+    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+
+    async def ask() -> tuple[bytes, int]:
+        async with listening({}) as (address, state), asyncio.timeout(LIMIT_S):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(last.replace(b"/ ", b"/slow ") + more * at_once)
+            if not at_once:
+                await asyncio.sleep(0.05)  # so that the server has the request alone
+                writer.write(more)
+            found = await _read(reader)
+            while state.connections:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.01)
+            writer.close()
+            return found, len(state.connections)
+
+    found, left = asyncio.run(ask())
+    assert (found.count(b"HTTP/1.1 "), found.count(b"200 OK"), left) == (1, 1, 0)
+
+
 def test_an_upgrade_is_no_way_to_send_requests_before_the_answer() -> None:
     asked = HALF + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n"
     assert asyncio.run(exchange(asked * 50)).count(b"200 OK") == 1

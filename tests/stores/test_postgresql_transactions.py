@@ -231,3 +231,14 @@ def test_the_identity_tells_databases_apart(postgresql_server: PostgreSQLServer,
     with psycopg.connect(database) as same, psycopg.connect(postgresql_server.url()) as other:
         assert store.identity() == database_identity(same) != database_identity(other)
     store.close()
+
+
+def test_a_transaction_that_ends_within_an_inner_block_is_told_so(ledger: Ledger, admin: psycopg.Connection) -> None:
+    """Psycopg has an error of its own for that, which says nothing of the cause."""
+    with (
+        pytest.raises(NotAllowed, match="the block has ended the transaction"),
+        ledger.transaction(next_batch(ledger, 10)) as connection,
+        connection.transaction(),
+    ):
+        connection.execute("COMMIT")
+    assert (rows(admin), stored(ledger)) == ([], 0)

@@ -308,6 +308,17 @@ def test_the_message_shows_the_beginning_of_the_record_and_the_remedy() -> None:
     assert len(message) < 600
 
 
+@pytest.mark.parametrize("position", [0, "", [], {}, False])
+def test_a_forgotten_position_that_is_none_and_not_null_is_corrupt(position: object) -> None:
+    """Null means that the store had lost it; these were taken for positions, and an undo failed on them."""
+    entry = {**json.loads(ENTRY), "forgot": [["a", 0, position]]}
+    with pytest.raises(CorruptStore):
+        load_entry(json.dumps(entry), 3, "here")
+    assert load_entry(json.dumps({**entry, "forgot": [["a", 0, None]]}), 3, "here").forgot == {
+        TopicPartition("a", 0): None
+    }
+
+
 def test_an_entry_with_more_in_it_than_is_known_can_still_be_read() -> None:
     """The history outlives versions of this software."""
     more = ENTRY.replace('"event"', '"host_id":"x","event"')

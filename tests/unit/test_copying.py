@@ -292,7 +292,7 @@ def test_a_target_that_keeps_its_own_history_is_told(source: MemoryStore, target
         ledger.rewind({A: Position(1, "id")}, f"a reset in {store.address}")
     ledger.rewind({A: Position(2, "id")}, "and one more")
     [note] = preview("g", target, source, overwrite=True).notes
-    assert note.startswith("the target keeps its own history, which that of the source does not continue")
+    assert note.startswith("the target keeps its own history, and gets one entry for the copy: ")
     copy("g", target, source, overwrite=True)
     newest = source.history("g", 1)[0]
     assert (newest.event, [entry.event for entry in source.history("g", 100)].count("rewind")) == ("copy", 1)
@@ -422,6 +422,35 @@ def test_what_the_source_has_forgotten_is_taken_out_of_a_target_that_has_it_in_a
     assert [[*entry.forgot] for entry in target.history("g", 2)] == [[], [A]]  # as the source says it
     assert [each for each in audit(target.history("g", 1000)[::-1], copied) if each.kind is Kind.VANISHED] == []
     assert preview("g", source, target, overwrite=True).takes_out == ()
+
+
+def test_a_position_that_the_source_has_lost_takes_out_none_of_the_target(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    """The copy forgot the one that was left, and failed only then."""
+    copy("g", source, target)
+    del source.memory.positions["g"][B]
+    before = target.load("g")
+    for refused in (copy, preview):
+        with pytest.raises(NotAllowed, match=r"has a position of b 7, which the source has lost. Set it in the source"):
+            refused("g", source, target, overwrite=True)
+    assert target.load("g") == before
+
+
+def test_a_copy_that_is_made_again_writes_nothing(source: MemoryStore, target: MemoryStore) -> None:
+    """Also if what is copied is a copy itself: its entry came once more with each one."""
+    third = fresh()
+    copy("g", source, target)
+    for _ in range(3):
+        copy("g", target, third, overwrite=True)
+        copy("g", third, source, overwrite=True)
+        copy("g", source, target, overwrite=True)
+    for store in (source, target, third):
+        changes = [entry.change_id for entry in store.history("g", 100)]
+        assert len(changes) == len({*changes})
+    versions = [store.load("g").version for store in (source, target, third)]
+    copy("g", target, third, overwrite=True)
+    assert [store.load("g").version for store in (source, target, third)] == versions
 
 
 def test_nothing_is_copied_onto_itself_however_it_is_spelled(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import CorruptStore, Refused
 
-MOST_LOGS = 20_000
+MOST_LOGS = 100_000
 """Files of `offsets`, `commits` and `sources` of a checkpoint: Spark keeps 100 batches unless told otherwise."""
 LARGEST_LOGS = 2**29
 """Bytes of all of them: 100,000 partitions in 100 batches are some 200 MB."""
@@ -239,7 +239,7 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     names += [f"{folder}/{number}" for folder in folders[:2] for number in sorted(batch_numbers(there[folder]))]
     logs, barrier = {}, ""
     if len(names) > MOST_LOGS:
-        raise Refused(_too_many(files.address, f"has {len(names):,} logs, and no more than {MOST_LOGS:,} are read"))
+        raise Refused(_too_many(files.address, f"has {len(names):,} logs, more than {MOST_LOGS:,}"))
     for name, content in _contents(files, names):
         if content is not None and content.startswith(BARRIER.encode()):
             barrier = name
@@ -268,8 +268,8 @@ def _contents(files: Files, names: Sequence[str]) -> Iterator[tuple[str, bytes |
 
 def _too_many(where: str, what: str) -> str:
     return (
-        f"{where} {what}: stop the query, and delete the oldest files of offsets and commits. Spark itself keeps 100 "
-        "of each unless spark.sql.streaming.minBatchesToRetain says more"
+        f"{where} {what}, and offsetkeeper reads no more. Spark keeps 100 of offsets and commits unless "
+        "spark.sql.streaming.minBatchesToRetain says more: with a smaller number the query itself deletes the oldest"
     )
 
 

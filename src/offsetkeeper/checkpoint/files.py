@@ -26,8 +26,8 @@ from offsetkeeper.core.outside import (
 )
 from offsetkeeper.errors import Refused, StoreUnavailable
 
-MOST_FILES = 1_000_000
-"""Files below a folder: a query of hundreds of partitions of state has some hundred thousand."""
+MOST_FILES = 10_000_000
+"""Files below a folder: a join of two streams with thousands of partitions of state has some million."""
 _NO_PLACE = {errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}  # a file can never exist there
 
 _Any = TypeVar("_Any")
@@ -105,7 +105,7 @@ def no_more(found: Iterable[_Any], where: str, most: int = MOST_FILES) -> Iterat
     """
     for number, each in enumerate(found):
         if number == most:
-            raise Refused(f"{where} has more than {most:,} files: remove those that are not needed")
+            raise Refused(f"{where} has more than {most:,} files, and offsetkeeper reads no more")
         yield each
 
 

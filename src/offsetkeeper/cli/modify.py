@@ -124,7 +124,11 @@ def copy(
     to: ToGroup,
     store: options.Store = "",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what the target already has of the group.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace what the target already has of the group. Positions that only the target has are taken out.",
+        ),
     ] = False,
     execute: Execute = False,
     dry_run: DryRun = False,

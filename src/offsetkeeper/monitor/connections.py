@@ -55,11 +55,13 @@ class Connection(H11Protocol):
     """When it was made, by the same clock."""
     gone = False
     """Whether it is let go."""
+    counted = ""
+    """What its limit is for."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
-        self.made = self.loop.time()
+        self.made, self.counted = self.loop.time(), counted_as(self.address)
         self._wait(REQUEST_S)
         every = [each for each in self.connections if isinstance(each, Connection) and not each.gone]
         same = [each for each in every if each.counted == self.counted]
@@ -71,6 +73,10 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         left = data
+        answered = self.cycle and self.cycle.response_complete and not self._is_last
+        if answered and not (self._head or self.flow.write_paused):
+            self._unset_keepalive_if_required()
+            self._settle()  # the next request begins, and has its own time
         while left and not (self._is_last or self.transport.is_closing()):
             if self.conn.their_state is h11.IDLE:
                 part, left = self._whole_head(left)
@@ -119,11 +125,6 @@ class Connection(H11Protocol):
         """Of the client."""
         return self.client[0] if self.client else ""
 
-    @property
-    def counted(self) -> str:
-        """What its limit is for."""
-        return counted_as(self.address)
-
     def let_go(self) -> None:
         """Close it. It is gone only later, and is not let go twice."""
         self._settle()
@@ -135,6 +136,8 @@ class Connection(H11Protocol):
         if self.cycle is not self._asked:
             self._asked, self._left_s = self.cycle, READ_S
             self._is_last = refused_body(Headers(raw=self.headers)) is not None
+        if self.conn.their_state is h11.MUST_CLOSE:
+            self._is_last = True  # HTTP/1.0, or the client has said so: what follows is no request
         if self.cycle and not (self.cycle.more_body or self.cycle.response_complete) and self.conn.trailing_data[0]:
             self._is_last = True  # the client sends the others again elsewhere
         if self._is_last and self.cycle:
@@ -160,6 +163,9 @@ class Connection(H11Protocol):
     def _refuse(self, code: int, why: str) -> None:
         """Answer before there is a whole request, and read no other."""
         self._head, self._is_last = b"", True
+        if self.cycle and not self.cycle.response_complete:
+            self.let_go()  # there is one answer for each request
+            return
         body = f"the request was not read: {why}\n".encode()
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
         answer = h11.Response(status_code=code, headers=[*headers, (b"content-length", b"%d" % len(body))])

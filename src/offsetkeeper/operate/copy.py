@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from offsetkeeper.core import environment
@@ -31,9 +32,9 @@ _COPY = "copy"
 _HOLDER = "copy of "
 _NEWEST = 100  # entries: copies that moved nothing may be the newest
 _OWN_HISTORY = (
-    "the target keeps its own history, which that of the source does not continue, and gets one entry for the copy. So "
-    "verify finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, from "
-    "before the copy"
+    "the target keeps its own history, and gets one entry for the copy: the history of the source does not continue "
+    "it. So verify finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, "
+    "from before the copy"
 )
 
 
@@ -77,6 +78,8 @@ def copy(
     origin, ledger, wanted = _checked(
         group, source, target, retry_timeout_s, force=force, overwrite=overwrite, number=format
     )
+    if ledger.snapshot.version and _same(ledger.snapshot, wanted):
+        return _verified(origin, ledger, wanted)
     entries = [entry_in_format(entry, format) for entry in _entries(origin, target, history)]
     holder = Owner(f"{_HOLDER}{source.address}", wanted.epoch, _COPY)
     done = _entries_done(ledger, entries) or len(entries) * bool(ledger.snapshot.version)
@@ -190,6 +193,11 @@ def _entries(origin: Ledger, target: Store, limit: int) -> Sequence[Entry]:
 def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
     """Refuse a target that a run holds, or that has other content which may not be replaced."""
     found, where, group = _rows(ledger.snapshot, wanted), f"{ledger.store.address} has", repr(ledger.group)
+    if lost := sorted(wanted.missing & found.rows.keys()):
+        raise NotAllowed(
+            f"{where} a position of {lost[0]}, which the source has lost. Set it in the source first (offsetkeeper "
+            f"reset), or take it out there (offsetkeeper forget {ledger.group} {lost[0].topic}:{lost[0].partition})"
+        )
     if found.owner is not None and not _is_copy(found.owner):
         raise Fenced(f"{where} group {group} held by {found.owner.name}: stop that run first")
     if found.version and not overwrite and not _same(replace(found, owner=None), wanted):
@@ -216,9 +224,12 @@ def _entries_done(ledger: Ledger, entries: Sequence[Entry]) -> int:
     except CorruptStore as error:
         log.warning("the history of the source does not follow that of the target: %s", error)
         return 0
-    newest = next((entry for entry in found if entry.event != _COPY or entry.moves), None)
-    numbers = {entry.change_id: number for number, entry in enumerate(entries, 1)}
-    return 0 if newest is None else numbers.get(newest.change_id, 0)
+    newest = next((entry for entry in found if entry.event != _COPY or entry.moves or entry.forgot), None)
+    numbers, known = [entry.change_id for entry in entries], {entry.change_id for entry in found}
+    if newest is None or newest.change_id not in numbers:
+        return 0
+    done = numbers.index(newest.change_id) + 1
+    return done + sum(1 for _ in takewhile(known.__contains__, numbers[done:]))  # copies that moved nothing
 
 
 def _is_copy(owner: Owner | None) -> bool:

@@ -242,7 +242,7 @@ def taken_back(ledger: Ledger, entry: Entry) -> list[str]:
     replaced = [each for each in since if each.forgot or any(move.before for move in each.moves.values())]
     copies = [each for each in replaced if each.event == "copy"]
     return [f"this takes back {_told(entry)}"] + [
-        f"it also takes back {_told(each)}. The history has not what was read in between, so its records may come again"
+        f"it also takes back {_told(each)}. The history does not show what was read in between, so that may come again"
         for each in copies[::-1]
     ]
 

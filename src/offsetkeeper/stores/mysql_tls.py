@@ -1,6 +1,7 @@
 """TLS with MySQL, for the driver and for tasks: what PyMySQL alone does not check.
 
-By its own settings it leaves the server's name unchecked, and gives the password in clear to whoever asks for it.
+By its own settings it leaves the server's name unchecked, and gives the password in clear to whoever asks for it in one
+of two ways. In a third, `caching_sha2_password`, it encrypts it for a key, or for TLS, that may be anybody's.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ _CLEAR = ("mysql_clear_password", "dialog")  # ways of a server to ask for the p
 _NOT_LOADED = 2059  # the library's number for a way that it does not have
 IN_CLEAR = (
     "the server asks for the password in clear, and it was not sent: without TLS that is checked, anybody on the way "
-    "could read it. Give the CA of the server's certificate as ssl_ca, or let the server ask in another way, such as "
-    "caching_sha2_password"
+    "could read it. Give the CA of the server's certificate as ssl_ca"
 )
 
 
 def connectable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return PyMySQL's settings, of those in which the setting `tls` has an object of `Tls` or None.
 
-    Only a server whose certificate is checked, or one on this machine's own socket, gets a password in clear.
+    Only a server whose certificate is checked, or one on this machine's own socket, gets a password that it asks for by
+    `mysql_clear_password` or `dialog`.
 
     Raises:
         OSError: a file for TLS is missing, or is not what it should be.

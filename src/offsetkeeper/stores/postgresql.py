@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
@@ -237,7 +237,8 @@ class PostgreSQLStore(TableStore):
             with connection.lend():
                 yield connection
         except BaseException:
-            with self._connections.limit(connection):
+            # Where a block within it has found the transaction over, psycopg's own count of blocks is wrong.
+            with self._connections.limit(connection), suppress(psycopg.Error):
                 block.__exit__(*sys.exc_info())
             raise
         self._check_open(connection, change)
@@ -389,7 +390,7 @@ class Connection(psycopg.Connection[TupleRow]):
 
     @contextmanager
     def pipeline(self) -> Iterator[psycopg.Pipeline]:
-        """Send statements without a wait for answers; while it is lent with one, as an answer tells of an end."""
+        """Send statements without waiting for answers. While it is lent, one by one: an answer tells of the end."""
         if self.lent:
             yield _Stepwise(self)
             return
@@ -434,7 +435,7 @@ def _verifying(given: Mapping[str, object]) -> dict[str, str]:
     What stands in the URL counts before the environment, so that no variable of another program lowers it.
     """
     here = given.keys() & _OF_TLS
-    around = "PGSSLMODE" not in os.environ and any(f"PG{name.upper()}" in os.environ for name in _OF_TLS)
+    around = "PGSSLMODE" not in os.environ and any(os.environ.get(f"PG{name.upper()}") for name in _OF_TLS)
     return {"sslmode": "verify-full"} if here or around else {}
 
 
@@ -532,7 +533,7 @@ class Connections(Pool[Connection]):
     def _objection(self) -> str:
         """Return why the certificate of one of the servers is not accepted; libpq tells no reason but a wrong name."""
         given = {name: str(value) for name, value in self._libpq.items()}
-        ca = given.get("sslrootcert", "")
+        ca = given.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
         identity = given.get("sslmode") == "verify-full"
         tls = Tls("sslrootcert", ca="" if ca == "system" else ca, identity=identity)
         names = given.get("host", given.get("hostaddr", "")).split(",")

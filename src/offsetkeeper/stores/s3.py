@@ -149,7 +149,9 @@ class _Bounded:
 
     def _read(self, raw: Any, request: Any) -> bytes:
         try:
-            content: bytes = raw.read(_MOST + 1)
+            content = b""
+            while len(content) <= _MOST and (part := raw.read(_MOST + 1 - len(content))):
+                content += part  # the last read, of nothing, tells whether all came
         except urllib3.exceptions.ReadTimeoutError as error:
             raise ReadTimeoutError(endpoint_url=request.url, error=error) from error
         except urllib3.exceptions.HTTPError as error:

@@ -140,6 +140,8 @@ def _alike(names: Iterable[str]) -> str:
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:
+            if name == seen[name.lower()]:
+                return f"the name {name} twice, and most readers find one of them"
             return f"the names {seen[name.lower()]} and {name}, which most readers do not tell apart"
         seen[name.lower()] = name
     return ""

@@ -122,6 +122,7 @@ class Connections:
         self._hosts = _hosts(url)
         self._address = url.address
         self._timeout = url.settings.timeout
+        self._answered = False  # since this store was opened
         self._transport = read_choice("transport", url.given.get("transport", "buffered"), _TRANSPORTS)
         self._protocol = read_choice("protocol", url.given.get("protocol", "binary"), _PROTOCOLS)
         self._pool = Pool(self._connect, _Connection.close, usable=_Connection.usable, clean=_was_answered)
@@ -139,13 +140,14 @@ class Connections:
         try:
             with self._pool.lend() as connection:
                 yield connection.client
+                self._answered = True
         except _ANSWERS as error:
             raise self._refusal(error, lost) from error
         except (TException, OSError) as error:
             raise lost(
                 f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}. "
                 "If no answer ever came, transport= or protocol= in the URL differ from those of the server"
-                f"{self._hint()}"
+                f"{'' if self._answered else self._hint()}"
             ) from error
         except (ProtocolError, *SENSELESS) as error:
             check = "the port of HBase's Thrift server (9090), and transport= and protocol= in the URL"
