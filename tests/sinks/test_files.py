@@ -139,7 +139,7 @@ def test_a_schema_may_grow_and_shrink(write: Write, rows: Any) -> None:
         ("select 'a' as item, 1 as Batch", "has a column 'Batch'"),
         ("select 'a' as item, make_interval(1) as span", "Spark cannot write the frame as parquet"),
         ("select named_struct('a', 1, 'A', 2) as item", "column item of the frame has the names a and A"),
-        ("select 'a' as item, 1 as x, 2 as x", "Spark cannot write the frame as parquet"),
+        ("select 'a' as item, 1 as x, 2 as x", "the frame has the name x twice"),
     ],
 )
 def test_a_frame_that_does_not_fit_is_refused_and_the_column_named(
@@ -361,11 +361,11 @@ def test_an_older_run_that_stalls_after_it_left_numbers_out_lands_nothing(
     staged = way.stage(sql("select 'late' as item"), batch_of(5))
     rename, names = os.rename, list[str]()
 
-    def stalling(source: Any, target: Any) -> None:
+    def stalling(source: Any, target: Any, **at: int) -> None:
         names.append(Path(target).name)
         if names == ["batch=2", "batch=5"]:
             write(7, "select 'milk' as item")
-        rename(source, target)
+        rename(source, target, **at)
 
     seen = way.seen(KEY)
     monkeypatch.setattr(os, "rename", stalling)
@@ -407,8 +407,8 @@ def test_a_rename_that_was_done_though_an_error_was_told_is_looked_up(
     write(1)
     rename, raised = os.rename, list[int]()
 
-    def lost(source: Any, target: Any) -> None:
-        rename(source, target)
+    def lost(source: Any, target: Any, **at: int) -> None:
+        rename(source, target, **at)
         raised.append(error)
         raise OSError(error, os.strerror(error))
 
@@ -428,7 +428,7 @@ def test_a_rename_that_failed_is_told_for_what_it_is(
 ) -> None:
     write(1)
 
-    def failing(*_: Any) -> None:
+    def failing(*_: Any, **_at: int) -> None:
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(os, "rename", failing)
@@ -439,21 +439,27 @@ def test_a_rename_that_failed_is_told_for_what_it_is(
     assert once(folder).mark("shop") == OutputMark.of(batch_of(1))
 
 
+def opened(descriptor: int) -> Path:
+    """Return the folder of a descriptor."""
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+
 def test_all_is_durable_before_it_has_its_name_and_the_name_before_it_counts(
     folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced, rename = list[str](), os.rename
     before = dict[str, set[str]]()
 
-    def told(path: Path) -> None:
-        synced.append(str(path))
+    def told(path: Path | str, at: int | None = None) -> None:
+        synced.append(str(path if at is None else opened(at) / path))
 
-    def renamed(source: Any, target: Any) -> None:
-        below = {str(each) for each in [Path(source), *Path(source).rglob("*")]} - {f"{source}/{HIDDEN}"}
-        before[Path(target).name] = below - set(synced)
-        if Path(target).name == "batch=1":
+    def renamed(source: Any, target: Any, src_dir_fd: int, dst_dir_fd: int) -> None:
+        whole = opened(src_dir_fd) / source
+        below = {str(each) for each in [whole, *whole.rglob("*")]} - {f"{whole}/{HIDDEN}"}
+        before[target] = below - set(synced)
+        if target == "batch=1":
             synced.clear()
-        rename(source, target)
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(local, "sync", told)
     monkeypatch.setattr(os, "rename", renamed)

@@ -136,8 +136,9 @@ def test_blanks_at_the_end_of_a_key_are_refused_where_they_do_not_count(
     """In the frame, and in a row of another program that a row of the frame would replace."""
     charset = collation.partition("_")[0]
     rows(f"create table stock (item varchar(9) character set {charset} collate {collation} unique, amount int)")
+    kept = [text for text in TEXTS if text.isascii() or charset != "swe7"]  # else the server may refuse another first
     with pytest.raises(RowMismatch, match=r"column item .*'b ' ends with a blank"):
-        upsert(database).rows.write(of_texts(spark, TEXTS), BATCH)
+        upsert(database).rows.write(of_texts(spark, kept), BATCH)
     rows("insert into stock values ('ss  ', -1)")
     with pytest.raises(RowMismatch, match=r"key .item. of a row that is there differs .*only by blanks"):
         upsert(database).rows.write(of_texts(spark, ["b", "ss"]), BATCH)
