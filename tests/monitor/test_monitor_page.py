@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -259,6 +260,12 @@ def test_partitions_are_shaded_by_age_or_retention_and_what_is_wrong_is_marked(g
     page.get_by_role("link", name="share of retention used").click()
     expect(page.locator(".shades b")).to_have_text("share of retention used")
     assert page.evaluate(shades) == ["s-0", "s-3", "s-beyond", "s-recreated", "s-5"]
+
+
+def test_a_partition_whose_leader_has_changed_says_so(gallery: Gallery, show: Open) -> None:
+    sample = group("shop", [5])
+    gallery.show(replace(sample, lags=[replace(each, unchecked=True) for each in sample.lags or ()]))
+    expect(show("/groups/shop").locator("#partitions")).to_contain_text("leader changed, not checked")
 
 
 def test_a_store_without_groups_says_what_to_type_first(gallery: Gallery, show: Open) -> None:
