@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
 from typing import Any
 
-from docs.pages import ROOT
+from docs.pages import ROOT, hold
 from offsetkeeper.core.offsets import TopicPartition
 from simulator.counted import P0, P1, died
 
@@ -43,10 +41,4 @@ def test_what_becomes_of_a_dropped_batch_is_counted() -> None:
     lines += [
         f"| {where} | {outputs} | {outcome(group, has, to, moved)} |" for where, outputs, group, has, to, moved in CASES
     ]
-    page, text = PAGE.read_text("utf-8"), "\n".join(lines)
-    found = re.search(r"<!-- outcomes of a dropped batch -->\n\n(.*?)\n\n", page, re.DOTALL)
-    assert found
-    if os.environ.get("OFFSETKEEPER_WRITE_PREVIEWS"):
-        PAGE.write_text(page.replace(found[0], f"<!-- outcomes of a dropped batch -->\n\n{text}\n\n"), "utf-8")
-    else:
-        assert found[1] == text
+    hold(PAGE, "outcomes of a dropped batch", "\n".join(lines), "OFFSETKEEPER_WRITE_PREVIEWS")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shlex
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner
 
-from docs.pages import ROOT
+from docs.pages import ROOT, hold
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
 from offsetkeeper.kafka import KafkaCluster
@@ -119,18 +118,6 @@ def shop(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return Shop(kafka_server, tmp_path)
 
 
-def check(page: str, name: str, texts: Iterable[str]) -> None:
-    """Hold the output on a page against that of the commands."""
-    path = ROOT / "docs" / page
-    whole, text = path.read_text("utf-8"), "\n\n".join(texts)
-    found = re.search(rf"<!-- {name} -->\n\n```text\n(.*?)\n```\n", whole, re.DOTALL)
-    assert found, name
-    if os.environ.get("OFFSETKEEPER_WRITE_PREVIEWS"):
-        path.write_text(whole.replace(found[0], f"<!-- {name} -->\n\n```text\n{text}\n```\n"), "utf-8")
-    else:
-        assert found[1] == text
-
-
 def reset(shop: Shop) -> list[str]:
     """A batch under way: one of its partitions moves."""
     shop.dies_in_a_batch()
@@ -193,4 +180,5 @@ PREVIEWS: dict[str, tuple[str, Callable[[Shop], list[str]]]] = {
 @pytest.mark.parametrize("name", PREVIEWS)
 def test_a_preview_on_a_page_is_output_of_the_command(shop: Shop, name: str) -> None:
     page, act = PREVIEWS[name]
-    check(page, name, act(shop))
+    text = "\n\n".join(act(shop))
+    hold(ROOT / "docs" / page, name, f"```text\n{text}\n```", "OFFSETKEEPER_WRITE_PREVIEWS")

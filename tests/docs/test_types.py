@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -20,6 +19,7 @@ import pytest
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession, types
 
+from docs.pages import hold
 from offsetkeeper import Batch, OffsetRange
 from offsetkeeper.errors import SinkMismatch
 from offsetkeeper.sinks import Topic
@@ -103,13 +103,7 @@ def lines(found: Mapping[str, Sequence[tuple[str, str]]]) -> str:
 
 def check(name: str, text: str) -> None:
     """Hold the table of a sink against the page."""
-    page = PAGE.read_text("utf-8")
-    found = re.search(rf"<!-- {name} -->\n\n(.*?)\n\n", page + "\n\n", re.DOTALL)
-    assert found, name
-    if os.environ.get("OFFSETKEEPER_WRITE_TYPES"):
-        PAGE.write_text(page.replace(found[0], f"<!-- {name} -->\n\n{text}\n\n"), "utf-8")
-    else:
-        assert found[1] == text
+    hold(PAGE, name, text, "OFFSETKEEPER_WRITE_TYPES")
 
 
 def split(declared: str) -> list[str]:

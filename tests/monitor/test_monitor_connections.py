@@ -187,24 +187,9 @@ def test_connections_that_are_being_answered_count_for_their_address(monkeypatch
     assert left == 4
 
 
-def test_a_request_may_come_in_parts_on_a_connection_that_had_one() -> None:
-    async def ask() -> bytes:
-        async with listening({}) as (address, _), asyncio.timeout(LIMIT_S):
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(HALF + b"\r\n")
-            await reader.readuntil(b"ok")
-            writer.write(HALF)
-            await asyncio.sleep(0.05)  # so that the server has it alone
-            writer.write(b"connection: close\r\n\r\n")
-            found = await _read(reader)
-            writer.close()
-            return found
-
-    assert b"200 OK" in asyncio.run(ask())
-
-
-def test_the_next_request_has_its_own_time() -> None:
-    """It was cut off where it began within the time that a connection may be idle, and ended after it."""
+@pytest.mark.parametrize("pause_s", [0.05, 1.3], ids=["two parts", "longer than a connection may be idle"])
+def test_a_request_may_come_in_parts_on_a_connection_that_had_one(pause_s: float) -> None:
+    """A request has its own time. It was cut off where it began within the idle time, and ended after it."""
 
     async def ask() -> bytes:
         async with listening({}) as (address, _), asyncio.timeout(LIMIT_S):
@@ -212,7 +197,7 @@ def test_the_next_request_has_its_own_time() -> None:
             writer.write(HALF + b"\r\n")
             await reader.readuntil(b"ok")
             writer.write(HALF)
-            await asyncio.sleep(1.3)
+            await asyncio.sleep(pause_s)  # so that the server has it alone
             writer.write(b"connection: close\r\n\r\n")
             found = await _read(reader)
             writer.close()

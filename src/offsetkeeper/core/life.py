@@ -21,7 +21,7 @@ at a start, of the pending batch of an earlier run:
     a query with state began it or starts, and not the same one     CheckpointMismatch
 
 at a start, of an unsettled batch, which a reset has dropped:
-    not pending="drop", a marked output may have it, and is gone     StartRefused
+    not pending="drop", a marked output may have it, and is gone    StartRefused
     all outputs have it, and no query with state starts             COUNT
     anything else                                                   DROP
 

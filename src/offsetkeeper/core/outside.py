@@ -367,7 +367,7 @@ def _walk(path: Path, folder: int, left: int) -> Iterator[tuple[Path, os.stat_re
             continue
         if below is None:
             if stat.S_ISLNK(found.st_mode):
-                raise _link(path / name)
+                raise link_error(path / name)
             yield path / name, found
             continue
         try:
@@ -399,7 +399,7 @@ def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) 
             opened = _opened_or_made(part, how, above) if make else os.open(part, how | os.O_NOFOLLOW, dir_fd=above)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK} and _is_link(part, above):
-                raise _link(root.joinpath(*parts[:number])) from None
+                raise link_error(root.joinpath(*parts[:number])) from None
             error.filename = str(root.joinpath(*parts[:number]))
             raise
         finally:
@@ -407,7 +407,8 @@ def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) 
     return opened
 
 
-def _link(path: Path) -> UnfitFile:
+def link_error(path: Path) -> UnfitFile:
+    """Return the error for a link where none is followed."""
     return UnfitFile(path, "is a link, and links are not followed here", is_link=True)
 
 

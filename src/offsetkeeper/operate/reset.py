@@ -239,8 +239,11 @@ def taken_back(ledger: Ledger, entry: Entry) -> list[str]:
     """Return sentences on what an undo takes back: this entry of the loaded ledger, and copies into it since."""
     now = ledger.snapshot.version
     since = [each for each in ledger.history(now - entry.version + _MARGIN) if entry.version < each.version <= now]
-    replaced = [each for each in since if each.forgot or any(move.before for move in each.moves.values())]
-    copies = [each for each in replaced if each.event == "copy"]
+    copies = [
+        each
+        for each in since
+        if each.event == "copy" and (each.forgot or any(move.before for move in each.moves.values()))
+    ]
     return [f"this takes back {_told(entry)}"] + [
         f"it also takes back {_told(each)}. The history does not show what was read in between, so that may come again"
         for each in copies[::-1]

@@ -10,15 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_folder, read_file, sync
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, link_error, list_folder, open_folder, read_file, sync
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, SinkError
 
 _FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
 # After these errors, a file server may have done it or may still do it.
 _UNCLEAR = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.ECONNRESET, errno.ENOTCONN}
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would wait for a reader
-
-_NO_LINK = "is a link, and links are not followed here"
 
 
 class LocalTree:
@@ -72,7 +70,7 @@ class LocalTree:
             self._entered(target) as (to, new),
         ):
             if stat.S_ISLNK(os.stat(old, dir_fd=of, follow_symlinks=False).st_mode):
-                raise UnfitFile(self._root / source, _NO_LINK, is_link=True)
+                raise link_error(self._root / source)
             os.rename(old, new, src_dir_fd=of, dst_dir_fd=to)
             try:
                 sync(".", to)
@@ -100,7 +98,7 @@ class LocalTree:
         for part in Path(path).parts:
             found /= part
             if found.is_symlink():
-                raise UnfitFile(found, _NO_LINK, is_link=True)
+                raise link_error(found)
         return found
 
     @contextmanager
