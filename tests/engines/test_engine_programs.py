@@ -16,7 +16,7 @@ from engines.lab import LIMIT_S, Lab, Running
 from engines.marked import Marked, Stall
 from offsetkeeper import Batch, Policies
 from offsetkeeper.errors import Fenced, StartRefused
-from offsetkeeper.sinks import Outputs, Table
+from offsetkeeper.sinks import Outputs, Table, Writer
 
 NewTopic = Callable[..., str]
 
@@ -126,21 +126,73 @@ def test_another_program_finishes_the_batch_if_its_policy_says_so(
     assert (rows(shop, "orders"), rows(shop, "payments")) == ([*before], sorted([*there, "later"]))
 
 
-def test_a_finish_that_dies_can_be_done_again_by_either_program(lab: Lab, topic: NewTopic, shop: Path) -> None:
-    """The first try accepts the new table as it is, and dies; the batch is still that of the first program."""
+def test_a_finish_that_dies_goes_on_in_the_program_that_took_the_batch_over(
+    lab: Lab, topic: NewTopic, shop: Path
+) -> None:
+    """The first program gets the batch back by the same policy."""
     name = topic()
     lab.produce(name, "order 0")
     run(lab, name, sink=table(shop, "orders"))
     lab.produce(name, "order 1")
     begin(lab, name, sink=table(shop, "orders"))
     finish = Policies(pending="finish")
-    for _ in range(2):
+    for policies in (finish, finish, Policies()):
         with pytest.raises(Exception, match="dead"):
-            run(lab, name, sink=table(shop, "payments"), policies=finish, process=die)
+            run(lab, name, sink=table(shop, "payments"), policies=policies, process=die)
     with pytest.raises(StartRefused, match="another program began it"):
-        run(lab, name, sink=table(shop, "payments"))
-    run(lab, name, sink=table(shop, "orders"))
+        run(lab, name, sink=table(shop, "orders"))
+    run(lab, name, sink=table(shop, "orders"), policies=finish)
     assert (rows(shop, "orders"), rows(shop, "payments")) == (["order 0", "order 1"], [])
+
+
+class Plain:
+    """An output without a mark that tells its target."""
+
+    def __init__(self, writes_to: str) -> None:
+        self.writes_to = writes_to
+        self.values: list[str] = []
+
+    def prepare(self, store: Any, guarantee: Any) -> Writer:  # noqa: ARG002 - the protocol's signature
+        """See `Sink.prepare`."""
+        return Writer(lambda frame, _: self.values.extend(row["value"] for row in frame.collect()))
+
+
+def dying_in(*names: str) -> Callable[[DataFrame, Batch], dict[str, DataFrame]]:
+    """Return a function that fails for some of the outputs a and b."""
+    return lambda frame, batch: {name: (die if name in names else parse)(frame, batch) for name in ("a", "b")}
+
+
+@pytest.mark.parametrize("then", ["the second goes on", "the first drops it"])
+def test_an_output_of_another_program_under_the_same_name_does_not_count_as_the_first_ones(
+    lab: Lab, topic: NewTopic, then: str
+) -> None:
+    """The second program wrote its a, and died; the first one skipped its own a, which never got the batch."""
+    name, finish, drop = topic(), Policies(pending="finish"), Policies(pending="drop")
+    first, second = ({side: Plain(f"{side} of {who}") for side in ("a", "b")} for who in ("first", "second"))
+
+    def go(sinks: Mapping[str, Plain], *dies_in: str, **settings: Any) -> None:
+        pipeline = lab.pipeline(name, attempts=1, **settings)
+        pipeline.run(lab.spark, dying_in(*dies_in), sink=Outputs(**sinks), guarantee="at_least_once", until="caught_up")
+
+    lab.produce(name, "1")
+    go(first)
+    lab.produce(name, "2")
+    with pytest.raises(Exception, match="dead"):
+        go(first, "a")
+    with pytest.raises(Exception, match="dead"):
+        go(second, "b", policies=finish)
+    for policies in (Policies(), finish):
+        with pytest.raises(StartRefused, match=r"output 'a' has it|another program began it"):
+            go(first, policies=policies)
+    if then == "the second goes on":
+        go(second)
+    else:
+        go(first, policies=drop)
+    there = {side: sink.values for side, sink in first.items()}, {side: sink.values for side, sink in second.items()}
+    if then == "the second goes on":
+        assert there == ({"a": ["1"], "b": ["1"]}, {"a": ["2"], "b": ["2"]})
+    else:
+        assert there == ({"a": ["1", "2"], "b": ["1", "2"]}, {"a": ["2"], "b": []})
 
 
 def test_one_of_several_outputs_that_has_the_batch_elsewhere_is_written_here_too(
@@ -153,21 +205,15 @@ def test_one_of_several_outputs_that_has_the_batch_elsewhere_is_written_here_too
     lab.produce(name, "1")
     first = Outputs(a=table(shop, "orders"), b=table(shop, "payments"))
 
-    def both(frame: DataFrame, batch: Batch) -> dict[str, DataFrame]:
-        return {"a": parse(frame, batch), "b": parse(frame, batch)}
-
-    def half(frame: DataFrame, batch: Batch) -> dict[str, DataFrame]:
-        return {"a": parse(frame, batch), "b": die(frame, batch)}
-
-    run(lab, name, sink=first, process=both)
+    run(lab, name, sink=first, process=dying_in())
     lab.produce(name, "2")
     with pytest.raises(Exception, match="dead"):
-        run(lab, name, sink=first, process=half)
+        run(lab, name, sink=first, process=dying_in("b"))
     pending = lab.snapshot().pending
     assert pending is not None
     assert pending.written == ("a",)
     others = Outputs(a=table(shop, "one"), b=table(shop, "two"))
-    run(lab, name, sink=others, process=both, policies=Policies(pending="finish"))
+    run(lab, name, sink=others, process=dying_in(), policies=Policies(pending="finish"))
     assert [rows(shop, each) for each in ("orders", "payments", "one", "two")] == [["1", "2"], ["1"], ["2"], ["2"]]
 
 

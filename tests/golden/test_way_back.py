@@ -20,6 +20,7 @@ from golden.medium import Medium
 from golden.written import KINDS
 from offsetkeeper.core.batch import Program, QueryBatch
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Landed
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.copy import copy
@@ -66,7 +67,7 @@ def newest() -> MemoryStore:
     run.rewind({A: Position(15, "id of clicks", "cluster", 4)}, "by hand")
     program = Program(("golden-clicks", "golden-sales"), ("Table orders",))
     batch = run.batch([OffsetRange(*A, 15, 25), OffsetRange(*B, 0, 7)])
-    run.begin(batch, ["table"], {"table": "17"}, program)
+    run.begin(batch, ["table"], {"table": Landed(0, "17")}, program)
     run.mark(batch, "table", "17")
     run.release()
     return store

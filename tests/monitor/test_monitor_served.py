@@ -242,7 +242,8 @@ def test_a_new_group_appears_and_one_with_many_partitions_is_shown_in_part(scene
         assert "The store has no groups yet" in server.text("/")
         scene.group("wide", topic, [index % 2 for index in range(250)])
         wait_until(lambda: "wide" in server.text("/"), "the group appeared", LIMIT_S)
+        rows = '<th scope="row" class="n">'  # of partitions, and of the four changes, which a poll may see in part
+        wait_until(lambda: server.text("/groups/wide").count(rows) == 200 + 4, "all changes are seen", LIMIT_S)
         page = server.text("/groups/wide")
-        assert page.count('<th scope="row" class="n">') == 200 + 4
         assert "Show all 250" in page
-        assert server.text("/groups/wide?all").count('<th scope="row" class="n">') == 250 + 4
+        assert server.text("/groups/wide?all").count(rows) == 250 + 4

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.batch import Batch, QueryBatch
+from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.codec import dump_entry, load_entry
 from offsetkeeper.core.model import MAX_ADOPTED, MAX_SEQUENCE, Count, Entry, Having, Landed, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
@@ -42,6 +42,7 @@ A, B, OTHER, UNKNOWN = (TopicPartition("t", p) for p in range(4))
 POSITIONS = {A: Position(10, "id"), B: Position(20, "id"), OTHER: Position(30)}
 RANGES = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 1, 20, 21))
 PENDING = Batch("g", "earlier", 7, RANGES, written=("first",))
+PROGRAM = Program(("t",), ("Topic out",))
 LANDING = replace(PENDING, lands_in=("topic", "delta"))
 STATES = tuple(itertools.product(Holder, (False, True)))
 
@@ -49,7 +50,7 @@ EVENTS: tuple[Event, ...] = (
     Acquire(NEXT),
     Release(),
     Place({UNKNOWN: Position(3, "id")}),
-    Begin(RANGES, ("topic",)),
+    Begin(RANGES, ("topic",), {"topic": Landed(5, "17")}, PROGRAM),
     Mark("second"),
     Commit(RANGES),
     Abandon(),
@@ -98,7 +99,23 @@ MEANINGS: dict[str, Meaning] = {
     "free: batch stays": ({"owner": None}, {}, ()),
     "place": PLACE,
     "place other parts": PLACE,
-    "begin": ({"pending": Batch("g", "me", 8, RANGES, lands_in=("topic",)), "sequence": 8}, {}, RANGES),
+    "begin": (
+        {
+            "pending": Batch("g", "me", 8, RANGES, lands_in=("topic",), program=PROGRAM),
+            "sequence": 8,
+            "landed": {"topic": Landed(5, "17")},
+        },
+        {},
+        RANGES,
+    ),
+    "take over": (
+        {
+            "pending": replace(PENDING, written=(), lands_in=("topic",), program=PROGRAM),
+            "landed": {"topic": Landed(5, "17"), "first": Landed(7, "16")},
+        },
+        {},
+        RANGES,
+    ),
     "mark an output": ({"pending": replace(PENDING, written=("first", "second"))}, {}, ()),
     "advance": ({"positions": moved(ADVANCED), "sequence": 8}, ADVANCED, RANGES),
     "advance pending": ({"positions": moved(ADVANCED), "pending": None}, ADVANCED, RANGES),
@@ -115,7 +132,7 @@ MEANINGS: dict[str, Meaning] = {
 }
 # Whose batch it is that the history names.
 TOKENS = {"begin": "me", "advance": "me"} | dict.fromkeys(
-    ("mark an output", "advance pending", "drop", "settle"), "earlier"
+    ("mark an output", "advance pending", "drop", "settle", "take over"), "earlier"
 )
 
 
@@ -158,6 +175,9 @@ def test_the_table_has_a_rule_exactly_where_the_docstring_has_more_than_a_refusa
 def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, holder: Holder, pending: bool) -> None:  # noqa: FBT001 - the third axis of the table
     """Either exactly the documented change, every field of it compared, or the documented error and no change."""
     given = replace(ledger(holder, pending=pending), unsettled=LANDING if isinstance(event, Settle) else None)
+    if isinstance(event, Begin) and pending:
+        marked, landed = replace(PENDING, lands_in=("first",)), {"topic": Landed(6, "16"), "first": Landed(7, "16")}
+        given = replace(given, pending=marked, landed=landed)
     before = replace(given, positions=dict(POSITIONS))
     name = type(event).__name__.lower()
     word = documented()[name, holder, pending]
@@ -207,6 +227,34 @@ def refused(before: Snapshot, event: Event, error: type[Exception]) -> str:
 MINE = ledger(Holder.MINE, pending=False)
 QUERY = "00000000-0000-0000-0000-000000000001"
 MINE_PENDING = ledger(Holder.MINE, pending=True)
+
+
+def test_a_batch_that_is_taken_over_is_the_other_programs() -> None:
+    """A restart of the program that began it would skip outputs that only the other one has written."""
+    theirs = Program(("t",), ("Topic in",))
+    before = replace(MINE_PENDING, pending=replace(PENDING, lands_in=("first",), program=theirs))
+    after = decide(before, Begin(RANGES, ("topic",), program=PROGRAM), AUTHOR).after.pending
+    assert after is not None
+    assert (after.id, after.program, after.lands_in, after.written) == (PENDING.id, PROGRAM, ("topic",), ())
+
+
+@pytest.mark.parametrize(
+    ("event", "batch", "error", "told"),
+    [
+        (Begin(RANGES, ("topic",)), PENDING, NotAllowed, "batch g/earlier/7 is pending"),
+        (Begin(RANGES, program=PROGRAM), replace(PENDING, program=PROGRAM), NotAllowed, "begin is not allowed"),
+        (Begin(RANGES[:1], program=PROGRAM), PENDING, RangeMismatch, "not those of the pending batch g/earlier/7"),
+        (
+            Begin(RANGES, program=PROGRAM),
+            PENDING,
+            NotAllowed,
+            "output 'first' of another program has batch g/earlier/7",
+        ),
+    ],
+    ids=["no program", "the same program", "other ranges", "an output without a mark has it"],
+)
+def test_a_batch_is_not_taken_over(event: Begin, batch: Batch, error: type[Exception], told: str) -> None:
+    assert told in refused(replace(MINE_PENDING, pending=batch), event, error)
 
 
 @pytest.mark.parametrize(

@@ -177,23 +177,25 @@ class Ledger:
         self,
         batch: Batch,
         lands_in: Sequence[str] = (),
-        targets: rules.Targets = rules.NO_TARGETS,
+        landed: rules.Landings = rules.NO_LANDINGS,
         program: Program | None = None,
+        reason: str = "",
     ) -> None:
         """Record the intent to process the batch, so that a retry after a crash has the same ranges and id.
 
         Args:
-            batch: as `Ledger.batch` returns it.
+            batch: as `Ledger.batch` returns it. If it is the pending one, another program takes it over.
             lands_in: names of the outputs that keep their own mark.
-            targets: identity of the target of each of them that has no batch yet; see `Landed`.
+            landed: the targets or the last batches of outputs, see `rules.Begin`.
             program: what the program reads and writes.
+            reason: reason for the history.
 
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`. Fenced also if the begin is stored, but its reply was lost
                 and a newer run has taken the group since.
         """
         self._check_next(batch)
-        self._apply(rules.Begin(batch.ranges, tuple(lands_in), targets, program, batch.query))
+        self._apply(rules.Begin(batch.ranges, tuple(lands_in), landed, program, batch.query), reason)
 
     def mark(self, batch: Batch, output: str, target: str = "") -> None:
         """Record that one of several outputs has the pending batch.

@@ -70,9 +70,9 @@ meanwhile, the query ends with `RangeGone`, and the batch stays pending for the 
 `Policies(pending=…)` is about the batch of an earlier run. "own", the default, finishes a batch that this program
 began. "finish" also finishes one of another program, into the outputs that the program has. "drop" drops it. Another
 program has no topic, or no output of the same kind and target, in common with the run that began the batch. If it has
-no such output, what has landed under the names of its outputs has landed elsewhere: "finish" accepts its outputs as
-they are, and writes the batch into each that does not have it by its own mark; "drop" is refused if the other outputs
-keep marks, as a void mark here would not keep the batch out there.
+no such output, what has landed under the names of its outputs has landed elsewhere: "finish" begins the batch again for
+this program, whose own it is from then on, and writes it into each output that does not have it by its own mark; "drop"
+is refused if the other outputs keep marks, as a void mark here would not keep the batch out there.
 
 A marked output keeps a mark of its own, see `core.mark`: it tells whether the output has the batch. Any other output of
 a batch that was begun may have it. A batch is lost where Kafka no longer holds its records, or a mark says that a run

@@ -13,7 +13,7 @@ and only eleven events change it. Each cell of the table says what the event doe
     acquire   take            take        take                  take: the owner before is fenced
     release   -               free        free: batch stays     fenced
     place     -               place       place other parts     fenced
-    begin     -               begin       -                     fenced
+    begin     -               begin       take over             fenced
     mark      -               -           mark an output        fenced
     commit    -               advance     advance pending       fenced
     abandon   -               -           drop                  fenced
@@ -28,6 +28,8 @@ marks. It stays in the ledger as unsettled, and no batch is begun or committed b
 all outputs turn out to have it, its records count as done in the partitions that no rewind has moved. A rewind that
 takes back all rewinds since the batch makes it pending again, before a run has looked at the outputs. If no output of a
 dropped batch keeps a mark, nobody can be asked: the entry of the rewind has its ranges, and that outputs may have it.
+
+A batch that is pending is taken over if another program begins it again for its own outputs: see `Begin`.
 
 A pair that is not in the table raises an error and changes nothing. The function of each event checks the rest.
 A batch gets the token of the owner that begins it, and keeps it. Each acquire makes a new token, so no two batches have
@@ -73,6 +75,8 @@ from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMism
 
 Targets = Mapping[str, str]
 NO_TARGETS: Targets = MappingProxyType({})
+Landings = Mapping[str, Landed]
+NO_LANDINGS: Landings = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +109,17 @@ class Place:
 class Begin:
     """Record the intent to process exactly these ranges, and the outputs that keep marks.
 
-    `targets` has the identity of the target of each output that has no batch yet; see `Landed`. `query` is the number
-    that a query with state gives the batch; only such a batch may have no ranges.
+    `landed` has the identity of the target of each output that has no batch yet. `query` is the number that a query
+    with state gives the batch; only such a batch may have no ranges.
+
+    If a batch is pending, another program takes it over: with its ranges and its id, for outputs of its own. `landed`
+    then has what these outputs have. What the ledger knew of outputs with these names was of those of the program
+    before.
     """
 
     ranges: tuple[OffsetRange, ...]
     lands_in: tuple[str, ...] = ()
-    targets: Targets = field(default_factory=lambda: NO_TARGETS)
+    landed: Landings = field(default_factory=lambda: NO_LANDINGS)
     program: Program | None = None
     query: QueryBatch | None = None
 
@@ -492,8 +500,24 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
         program=event.program,
         query=event.query,
     )
-    first = {name: Landed(0, to) for name, to in event.targets.items() if snapshot.landed_in(name) == Landed()}
+    first = {name: landed for name, landed in event.landed.items() if snapshot.landed_in(name) == Landed()}
     after = replace(snapshot, pending=batch, sequence=batch.sequence, landed={**snapshot.landed, **first})
+    return _Outcome(after, ranges=event.ranges, token=batch.token)
+
+
+def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
+    pending = snapshot.pending
+    if pending is None or event.program is None or event.program == pending.program:
+        raise _refusal(snapshot, event, Holder.MINE)
+    _check_pending(snapshot, event)
+    unknown = [name for name in pending.written if name not in pending.lands_in]
+    if unknown:
+        raise NotAllowed(
+            f"group {snapshot.group!r}: output {unknown[0]!r} of another program has batch {pending.id} and keeps no "
+            "mark, so this program cannot take the batch over"
+        )
+    batch = replace(pending, program=event.program, lands_in=event.lands_in, written=())
+    after = replace(snapshot, pending=batch, landed={**snapshot.landed, **event.landed})
     return _Outcome(after, ranges=event.ranges, token=batch.token)
 
 
@@ -521,11 +545,7 @@ def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
 
 
 def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
-    if snapshot.pending and (event.ranges, event.query) != (snapshot.pending.ranges, snapshot.pending.query):
-        raise RangeMismatch(
-            f"group {snapshot.group!r}: the ranges are not those of the pending batch {snapshot.pending.id}; "
-            "first process or abandon that batch"
-        )
+    _check_pending(snapshot, event)
     return _commit(snapshot, event)
 
 
@@ -600,6 +620,15 @@ def _with_moved(unsettled: Batch | None, named: Collection[TopicPartition]) -> B
     return replace(unsettled, moved=tuple(sorted({*unsettled.moved, *unsettled.partitions.intersection(named)})))
 
 
+def _check_pending(snapshot: Snapshot, event: Begin | Commit) -> None:
+    pending = snapshot.pending
+    if pending is not None and (event.ranges, event.query) != (pending.ranges, pending.query):
+        raise RangeMismatch(
+            f"group {snapshot.group!r}: the ranges are not those of the pending batch {pending.id}; "
+            "first process or abandon that batch"
+        )
+
+
 def _check_settled(snapshot: Snapshot) -> None:
     if snapshot.unsettled is not None:
         raise NotAllowed(f"group {snapshot.group!r}: batch {snapshot.unsettled.id} is unsettled; settle it first")
@@ -629,6 +658,7 @@ TABLE: Mapping[tuple[type[Event], Holder, bool], Rule] = MappingProxyType(
         (Place, Holder.MINE, _IDLE): _place,
         (Place, Holder.MINE, _PENDING): _place,
         (Begin, Holder.MINE, _IDLE): _begin,
+        (Begin, Holder.MINE, _PENDING): _take_over,
         (Mark, Holder.MINE, _PENDING): _mark,
         (Commit, Holder.MINE, _IDLE): _commit,
         (Commit, Holder.MINE, _PENDING): _commit_pending,

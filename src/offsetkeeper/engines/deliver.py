@@ -13,7 +13,7 @@ from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import Landing, check_left, check_marks, landing, named
+from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
 from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.retry import retry
@@ -223,19 +223,16 @@ class Delivery:
             **{name: landing(mark, snapshot.pending) for name, mark in marks.items()},
         }
 
-    def accept(self) -> None:
-        """Accept the outputs as they are, because the pending batch was begun for others with the same names.
+    def landed_before(self, batch: Batch) -> dict[str, Landed]:
+        """Return the last batch before this one in each output that keeps a mark, as the marks say it.
 
         Raises:
             SinkError: an output stayed unavailable.
         """
-        for name, each in self.outputs.once.items():
-            snapshot = self.ledger.snapshot
-            pending, landed = snapshot.pending, snapshot.landed_in(name)
-            seen = self.patiently(SinkError, partial(each.seen, self.ledger.group))
-            if pending is not None and (name in pending.written or each.lander.lost(landed, seen)):
-                sequence = min(seen.mark.sequence if seen.mark else 0, pending.sequence - 1)
-                self.ledger.adopt(name, sequence, f"pending='finish': {named(name)} is another one than before")
+        once = self.outputs.once
+        seen = {name: self.patiently(SinkError, partial(each.seen, batch.group)) for name, each in once.items()}
+        reached = {name: found.mark.sequence if found.mark else 0 for name, found in seen.items()}
+        return {name: Landed(min(reached[name], batch.sequence - 1), seen[name].target) for name in once}
 
     def settle(self, batch: Batch) -> Settled:
         """Make sure that a dropped batch can never land in an output that keeps a mark; return what each output has.
@@ -402,9 +399,9 @@ class Delivery:
             if self.ledger.snapshot.pending is not None:
                 course.tell(self.ledger.confirm, batch)
             else:
-                targets, positions = self._first_targets(batch.group), self.ledger.snapshot.positions
+                landed, positions = self._first_targets(batch.group), self.ledger.snapshot.positions
                 program = self.asked.program(topics_of(positions))
-                course.tell(self.ledger.begin, batch, tuple(self.outputs.once), targets, program)
+                course.tell(self.ledger.begin, batch, tuple(self.outputs.once), landed, program)
         left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:
             written = self._write_one(name, shown, frames[name], check)
@@ -415,11 +412,11 @@ class Delivery:
         if not used:  # Spark keeps the state of a query only if its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
 
-    def _first_targets(self, group: str) -> dict[str, str]:
+    def _first_targets(self, group: str) -> dict[str, Landed]:
         """Return the identity of the target of each output without a batch: it may get one, and be made again."""
         new = [name for name in self.outputs.once if self.ledger.snapshot.landed_in(name) == Landed()]
         found = {name: self.outputs.once[name].seen(group).target for name in new}
-        return {name: target for name, target in found.items() if target}
+        return {name: Landed(0, target) for name, target in found.items() if target}
 
     def _landed_in(self, name: str) -> Landed:
         """Return the last batch in an output; before the first one, the target that this run has found at its start."""

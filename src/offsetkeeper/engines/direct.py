@@ -27,7 +27,7 @@ from offsetkeeper.core.life import (
 )
 from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import Guarantee, Having, Snapshot
-from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition, digest_of
+from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition, digest_of, topics_of
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, Settled
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
@@ -177,7 +177,7 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             stood = self.ledger.snapshot.positions
-            self._accept()
+            self._take_over()
             self._settle(what, plan, guard)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if what in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
@@ -323,11 +323,18 @@ class Direct:
         pending = self.ledger.snapshot.pending
         return pending is not None and self._situation(pending, (), {}).anew
 
-    def _accept(self) -> None:
-        """Accept the outputs as they are if the pending batch was begun for others with the same names."""
-        if self._anew():
-            for each in self._deliveries:
-                each.accept()
+    def _take_over(self) -> None:
+        """Begin the pending batch again for this program, if it is to be finished in other outputs than before.
+
+        From then on it is this program's, in the ledger too: a restart goes on with it, and the program that began it
+        is told.
+        """
+        pending, snapshot = self.ledger.snapshot.pending, self.ledger.snapshot
+        if pending is not None and self._anew():
+            landed = {name: last for each in self._deliveries for name, last in each.landed_before(pending).items()}
+            program = self.asked.program(topics_of(snapshot.positions))
+            why = "pending='finish': another program takes the batch over"
+            self.ledger.begin(pending, tuple(self._marked(pending)), landed, program, why)
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
