@@ -385,6 +385,15 @@ def fewer_rows(target: Target, staged: int, inserted: int) -> Refused:
     )
 
 
+def changed_keys(target: Target, staged: int, others: int) -> Refused:
+    """Return the error for a table that a trigger has given other keys than were staged."""
+    return Refused(
+        f"table {target}: of {staged} keys of a batch the table does not have {others}; nothing was written. A trigger "
+        "of the table changes keys, so that different ones may become one row: change it, or give "
+        'fewer_rows="as the table" if that is meant'
+    )
+
+
 def _wrong_names(names: Sequence[str], columns: Sequence[Column], target: Target) -> Iterator[str]:
     yield from (f"the frame has column {name} {count} times" for name, count in Counter(names).items() if count > 1)
     yield from (

@@ -31,7 +31,16 @@ from offsetkeeper.sinks.mysql.columns import limits as limits_of
 from offsetkeeper.sinks.mysql.dialect import DIALECT
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, check_inserted, copied, staging_prefix
-from offsetkeeper.sinks.table import ORDER, Target, changed, limits_of_rows, match_columns, ordered, same_key
+from offsetkeeper.sinks.table import (
+    ORDER,
+    Target,
+    changed,
+    changed_keys,
+    limits_of_rows,
+    match_columns,
+    ordered,
+    same_key,
+)
 from offsetkeeper.stores import mysql_tls
 from offsetkeeper.stores.mysql import Connection, Connections, code_of, database_identity, read_url
 
@@ -74,6 +83,11 @@ _MERGE = "INSERT INTO {table} ({columns}) SELECT {values} FROM {staging} s WHERE
 _COUNT = "SELECT attempt, COUNT(*) FROM {staging} s WHERE {done} GROUP BY attempt"
 # SQL_BIG_RESULT sorts: a table of the groups takes five times as long (200,000 rows on MariaDB 11.4).
 _SAME_KEY = "SELECT SQL_BIG_RESULT 1 FROM {staging} s WHERE {done} GROUP BY {key} HAVING COUNT(*) > 1 LIMIT 1"
+# A trigger may spell keys otherwise, so that two of them are one.
+_KEPT = (
+    "SELECT COUNT(*), COUNT({first}) FROM (SELECT DISTINCT {keys} FROM {staging} s WHERE {done}) s "
+    "LEFT JOIN {table} t ON {same}"
+)
 # It fails if the key of the row that is there has other blanks at its end: the server has no plainer way to say no.
 # REPEAT gives both branches one character set: a number as text cannot be swe7.
 _SAME_BLANKS = (
@@ -315,6 +329,23 @@ class Staging(NamedTuple):
         inserted = connection.execute(self._statement(attempts)).rowcount
         if self.target.mode == "append":
             check_inserted(self.target, sum(attempts.values()), inserted)
+        elif self.relation.triggers and not self.target.fewer_rows:
+            self._check_keys(connection, attempts)
+
+    def _check_keys(self, connection: Connection, attempts: Mapping[int, int]) -> None:
+        """Check that the table has each key that was staged: no trigger has changed one."""
+        places = {name: self._places[name] for name in self.target.key}
+        statement = _KEPT.format(
+            first=f"t.{quoted(self.target.key[0])}",
+            keys=_listed(places.values()),
+            staging=self.name,
+            done=_done(attempts),
+            table=self.relation,
+            same=" AND ".join(f"t.{quoted(name)} = {place}" for name, place in places.items()),
+        )
+        [(staged, kept)] = connection.execute(statement).fetchall()
+        if kept < staged:
+            raise changed_keys(self.target, staged, staged - kept)
 
     def _failure(self, error: pymysql.Error) -> SinkError | RowMismatch:
         code = code_of(error)

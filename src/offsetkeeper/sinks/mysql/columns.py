@@ -31,6 +31,9 @@ _PADS = "SELECT CONVERT('a' USING {charset}) COLLATE {collation} = CONVERT('a ' 
 _UNIQUE = """
     SELECT index_name, column_name, sub_part FROM information_schema.statistics
     WHERE table_schema = %s AND table_name = %s AND non_unique = 0"""
+_TRIGGERS = """
+    SELECT 1 FROM information_schema.triggers
+    WHERE event_object_schema = %s AND event_object_table = %s AND action_timing = 'BEFORE' LIMIT 1"""
 _GENERATED = re.compile(r"(VIRTUAL|STORED|PERSISTENT) GENERATED", re.IGNORECASE)
 _WHOLE = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "uuid", "inet4", "inet6"})
@@ -113,12 +116,14 @@ class Relation(NamedTuple):
         name: name without the schema.
         columns: columns in their order.
         unique: names of the columns of each unique index; None for a part of a column, or an expression.
+        triggers: whether a trigger sees each row before it is written; a user without the right TRIGGER sees none.
     """
 
     schema: str
     name: str
     columns: Sequence[MySQLColumn]
     unique: Mapping[str, set[str | None]]
+    triggers: bool
 
     def __str__(self) -> str:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
@@ -157,7 +162,8 @@ def find_table(connection: Connection, target: Target, database: str, address: s
         replace(column, padded=_pads(connection, column)) if column.name in exact and column.charset else column
         for column in columns
     ]
-    return Relation(*where, columns, unique)
+    triggers = bool(connection.execute(_TRIGGERS, where).fetchall())
+    return Relation(*where, columns, unique, triggers)
 
 
 def check_key(relation: Relation, target: Target, address: str, names: Collection[str] = ()) -> None:
