@@ -212,6 +212,14 @@ def test_what_an_output_without_a_mark_may_have_of_a_dropped_batch_may_be_there_
     assert told(ledger) == ["overlap a 0 15 20", "maybe twice a 0 20 25", "gap a 0 25 30"]
 
 
+def test_a_batch_that_an_adoption_passes_may_be_there_twice(ledger: Ledger) -> None:
+    """It was dropped without a trace."""
+    ledger.begin(ledger.batch([OffsetRange(*A, 20, 30)]))
+    ledger.adopt("table", 9, "restored")
+    assert told(ledger) == ["maybe twice a 0 20 30"]
+    assert found(ledger)[-1].explained
+
+
 def test_what_may_be_there_and_is_skipped_is_a_gap_until_a_later_reset_goes_back(ledger: Ledger) -> None:
     assert dropped(ledger, {A: Position(30)}) == ["gap a 0 20 30"]
     ledger.rewind({A: Position(24)}, "back")

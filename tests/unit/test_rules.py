@@ -187,7 +187,7 @@ def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, h
     else:
         fields, moves, ranges = MEANINGS[word]
         change = decide(before, event, AUTHOR)
-        drops = isinstance(event, Rewind) and pending
+        drops = isinstance(event, Rewind | Adopt) and pending
         expected = replace(given, version=10, change_id="change-10", **fields)
         assert change.after == expected
         assert change.before is before
@@ -650,7 +650,9 @@ def test_an_adopted_mark_raises_the_sequence_and_drops_a_batch_that_could_not_la
 def test_a_sequence_that_no_mark_can_hold_is_left_by_adopting_one_that_it_can() -> None:
     """And no other sequence falls: a batch of it may be in an output."""
     high = replace(MINE_PENDING, sequence=MAX_SEQUENCE, pending=replace(LANDING, sequence=MAX_SEQUENCE))
-    down = decide(high, Adopt("topic", 6), AUTHOR).after
+    change = decide(high, Adopt("topic", 6), AUTHOR)
+    assert (change.entry.ranges, change.entry.having) == (RANGES, Having.SOME)
+    down = change.after
     assert (down.pending, down.unsettled, down.sequence, down.landed) == (None, None, 6, {"topic": Landed(6)})
     idle = replace(high, pending=None)
     assert "no mark can hold a sequence after" in refused(idle, Begin(RANGES, ("topic",)), NotAllowed)

@@ -27,7 +27,7 @@ twice. Otherwise the rewind drops the batch: see `drops`. A dropped batch may st
 marks. It stays in the ledger as unsettled, and no batch is begun or committed before the next run has settled it. If
 all outputs turn out to have it, its records count as done in the partitions that no rewind has moved. A rewind that
 takes back all rewinds since the batch makes it pending again, before a run has looked at the outputs. If no output of a
-dropped batch keeps a mark, nobody can be asked: the entry of the rewind has its ranges, and that outputs may have it.
+dropped batch keeps a mark, nobody can be asked: the entry of the change has its ranges, and that outputs may have it.
 
 A batch that is pending is taken over if another program begins it again for its own outputs: see `Begin`.
 
@@ -411,8 +411,7 @@ def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
     if pending is not None and drops(pending, outcome.moves):
         after = _dropped(after)
         if not pending.lands_in:  # no start will settle it
-            having = Having.SOME if pending.written else Having.MAYBE
-            outcome = replace(outcome, ranges=pending.ranges, token=pending.token, having=having)
+            outcome = _with_dropped(outcome, pending)
     named = {*outcome.moves, *event.stays}
     after = replace(after, generation=snapshot.generation + 1, unsettled=_with_moved(after.unsettled, named))
     return replace(outcome, after=_restored(after, outcome) if event.restores else after)
@@ -585,12 +584,16 @@ def _left(pending: Batch, targets: Targets) -> Targets:
 
 def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
     check_sequence(event.sequence)
+    before = snapshot.pending or snapshot.unsettled
     if snapshot.sequence >= MAX_SEQUENCE:  # the one way down: no mark can hold the next one
         snapshot = replace(snapshot, sequence=0, pending=None, unsettled=None)
     passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
     after = _dropped(snapshot) if passed else _unwritten(snapshot, event.output)
     landed = {**snapshot.landed, event.output: Landed(event.sequence)}
-    return _Outcome(replace(after, sequence=max(snapshot.sequence, event.sequence), landed=landed))
+    outcome = _Outcome(replace(after, sequence=max(snapshot.sequence, event.sequence), landed=landed))
+    if before is None or after.pending is not None or after.unsettled is not None:
+        return outcome
+    return _with_dropped(outcome, before)
 
 
 def _adopt_taken(snapshot: Snapshot, event: Adopt) -> _Outcome:
@@ -611,6 +614,12 @@ def _dropped(snapshot: Snapshot) -> Snapshot:
     """Return the ledger without its pending batch; if that batch may still land, it becomes unsettled."""
     pending = snapshot.pending
     return replace(snapshot, pending=None, unsettled=pending if pending and pending.lands_in else snapshot.unsettled)
+
+
+def _with_dropped(outcome: _Outcome, batch: Batch) -> _Outcome:
+    """Return an outcome whose entry tells of a dropped batch that no start will settle: outputs may have it."""
+    having = Having.SOME if batch.written else Having.MAYBE
+    return replace(outcome, ranges=batch.ranges, token=batch.token, having=having)
 
 
 def _with_moved(unsettled: Batch | None, named: Collection[TopicPartition]) -> Batch | None:
