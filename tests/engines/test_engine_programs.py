@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab, Running
-from engines.marked import Marked, Stall
-from offsetkeeper import Batch, Policies
+from engines.marked import Marked, Stall, dies
+from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.errors import Fenced, StartRefused
 from offsetkeeper.sinks import Outputs, Table, Writer
 
@@ -256,6 +256,31 @@ def test_the_program_of_a_batch_drops_it_for_good(lab: Lab, topic: NewTopic, tmp
         with pytest.raises(Fenced):
             older.end()
     assert orders.counted() == {(0, 0): 1, (0, 1): 1}
+
+
+def test_another_program_does_not_settle_a_batch_that_a_run_which_stalls_may_still_land(
+    lab: Lab, topic: NewTopic, tmp_path: Path
+) -> None:
+    """Its void mark was in its own output. The stalled run landed the batch, and one partition's records came twice."""
+    name, orders, payments = topic(partitions=2), Placed(tmp_path / "orders.db"), Placed(tmp_path / "payments.db")
+    words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
+    for partition in (0, 1):
+        lab.produce(name, "0", "1", partition=partition)
+    orders.before, payments.before = (stall := Stall()), dies
+    moved = TopicPartition(name, 0)
+    with Running(lab.pipeline(name), lab.spark, sink=orders, offsets={moved: 1}, **words) as older:
+        assert stall.reached.wait(LIMIT_S)
+        with lab.ledger() as ledger:
+            ledger.rewind({moved: ledger.snapshot.positions[moved]._replace(offset=0)}, "again", force=True)
+        with pytest.raises(StartRefused, match="dropped by a reset, and another program began it"):
+            lab.pipeline(name).run(lab.spark, sink=payments, **words)
+        stall.go.set()
+        with pytest.raises(Fenced):
+            older.end()
+    lab.pipeline(name).run(lab.spark, sink=orders, **words)
+    # The reset asks for offset 1 of partition 0 again.
+    assert orders.counted() == {(0, 0): 1, (0, 1): 2, (1, 0): 1, (1, 1): 1}
+    assert payments.counted() == {}
 
 
 @pytest.mark.parametrize("reads", [(0, 1), (1,), (1, 2), "pattern"])

@@ -196,9 +196,10 @@ def test_an_unsettled_batch_counts_only_if_all_outputs_have_it_and_no_state_lack
         if fate is Fate.COUNT:
             assert found.had, found
             assert found.query is None, found
+        gone = found.marked is not None and {*found.batch.lands_in} - {*found.marked}
         if found.policies.pending == "drop":
             assert fate is not StartRefused, found
-        elif found.marked is not None and {*found.batch.lands_in} - {*found.marked}:
+        elif gone or (found.astray and found.policies.pending == "own"):
             assert fate is StartRefused, found
         else:
             assert fate is (Fate.COUNT if found.had and found.query is None else Fate.DROP), found

@@ -22,6 +22,7 @@ at a start, of the pending batch of an earlier run:
 
 at a start, of an unsettled batch, which a reset has dropped:
     not pending="drop", a marked output may have it, and is gone    StartRefused
+    pending="own", its marked outputs are others than those here    StartRefused
     all outputs have it, and no query with state starts             COUNT
     anything else                                                   DROP
 
@@ -289,7 +290,7 @@ def when_unsettled(found: Situation) -> Fate:
     Without `landings`, before void marks are made, it only tells whether the start is possible.
 
     Raises:
-        StartRefused: the program lacks an output, so it is unknown whether that output has the batch.
+        StartRefused: it is unknown whether an output has the batch: the program lacks it, or has others elsewhere.
     """
     return _decide(WHEN_UNSETTLED, found)
 
@@ -385,6 +386,15 @@ def _is_astray(found: Situation) -> StartRefused:
         f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. So this program cannot drop "
         "the batch: an older run of that program may still land it there, and the mark that forbids this would be "
         f"here. {_DROP_THERE}.{_finishing(found)}"
+    )
+
+
+def _is_unsettled_elsewhere(found: Situation) -> StartRefused:
+    return StartRefused(
+        f"batch {found.batch.id} was dropped by a reset, and another program began it. {_both(found)}. An older run of "
+        "that program may still land it there, and the mark that forbids this would be here. Start that program once: "
+        "its marks keep it out for good. Or start with Policies(pending='drop'), but then it stays unknown whether "
+        "those outputs have the batch"
     )
 
 
@@ -510,6 +520,11 @@ WHEN_UNSETTLED = (
         'not pending="drop", a marked output may have it, and is gone',
         lambda s: s.policies.pending != "drop" and s.unmarked,
         _lacks_mark,
+    ),
+    Line(
+        'pending="own", its marked outputs are others than those here',
+        lambda s: s.policies.pending == "own" and s.astray,
+        _is_unsettled_elsewhere,
     ),
     Line("all outputs have it, and no query with state starts", lambda s: s.had and s.query is None, Fate.COUNT),
     Line("anything else", lambda _: True, Fate.DROP),

@@ -310,8 +310,9 @@ class Direct:
 
     def _unsettled(self, batch: Batch, query: str | None, landings: Mapping[str, Landing]) -> Situation:
         """Return all that decides what becomes of a batch that a reset dropped."""
+        program = batch.program and self.asked.program(batch.program.topics)
         return replace(
-            self._situation(batch, (), landings), batch=batch, query=query, marked=self._marked(batch), program=None
+            self._situation(batch, (), landings), batch=batch, query=query, marked=self._marked(batch), program=program
         )
 
     def _marked(self, batch: Batch) -> Collection[str]:
@@ -351,12 +352,14 @@ class Direct:
         """
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
-            landings, targets = self._delivery_of(unsettled).settle(unsettled)
+            query = None if guard is None else guard.query()
+            astray = self._unsettled(unsettled, query, {}).astray
+            landings, targets = Settled({}, {}) if astray else self._delivery_of(unsettled).settle(unsettled)
             told = landed_text(unsettled, landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
-            found = self._unsettled(unsettled, None if guard is None else guard.query(), landings)
+            found = self._unsettled(unsettled, query, landings)
             counts = when_unsettled(found) is Fate.COUNT
-            having = Having.ALL if counts else Having.SOME if found.held else Having.NONE
+            having = Having.MAYBE if astray else Having.ALL if counts else Having.SOME if found.held else Having.NONE
             self.ledger.settle(told, targets, having)
         if pending is None:
             return
