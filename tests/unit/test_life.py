@@ -60,7 +60,7 @@ TABLES = {
     PENDING: life.AT_START,
     UNSETTLED: life.WHEN_UNSETTLED,
     "after a failure, before the next attempt of a run without a query": life.AFTER_FAILURE,
-    "when a table says DROP, after void marks keep it from marked outputs that do not have it": life.WHEN_GIVEN_UP,
+    "when one of the tables above drops a pending batch, or the quarantine cuts a batch": life.WHEN_GIVEN_UP,
     "when a record fails, before the quarantine cuts the batch": life.WHEN_POISONED,
     PLANNED: life.WHEN_PLANNED,
 }

@@ -1,13 +1,13 @@
 """What becomes of a batch that was begun and is not committed: a table for each occasion. Pure.
 
-The first line that fits decides. What comes before a table, and after it, is said below them.
+In each table the first line that fits decides. The words are explained below the tables.
 
 at a start, of the pending batch of an earlier run:
     pending="drop", its marked outputs are others than those here   StartRefused
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
-    a marked output may have it, and the program has no such one    StartRefused
-    an output has it, or may by its mark, and the program lacks it  StartRefused
+    a marked output may have it; no marked one here has that name   StartRefused
+    an output has it, or may by its mark; none here has that name   StartRefused
     its positions were edited from outside                          StartRefused
     this run is at most once                                        COUNT
     it is for marked dead letters, and they have it                 COUNT
@@ -21,7 +21,7 @@ at a start, of the pending batch of an earlier run:
     a query with state began it or starts, and not the same one     CheckpointMismatch
 
 at a start, of an unsettled batch, which a reset has dropped:
-    not pending="drop", a marked output may have it, and is gone    StartRefused
+    not "drop", a marked one may have it; none here has that name   StartRefused
     pending="own", its marked outputs are others than those here    StartRefused
     all outputs have it, and no query with state starts             COUNT
     anything else                                                   DROP
@@ -31,7 +31,7 @@ after a failure, before the next attempt of a run without a query:
     begun, exactly once, and some outputs may have it               StartRefused
     anything else                                                   DROP
 
-when a table says DROP, after void marks keep it from marked outputs that do not have it:
+when one of the tables above drops a pending batch, or the quarantine cuts a batch:
     it was begun, and all outputs have it                           COUNT
     begun, exactly once, not pending="drop", and an output has it   StartRefused
     anything else                                                   DROP
@@ -44,40 +44,59 @@ when a query runs a batch, and one is pending:
     it is the same batch                                            FINISH
     it is another one                                               CheckpointMismatch
 
-An error changes nothing: the batch stays pending or unsettled, and the next start looks again. So it is with a run that
-ends with an error of another kind, or is killed.
+**What a table says.** FINISH: the batch is processed, with the same ranges and the same id. An output that has it, by
+its mark or by the ledger's note, is left out; one that keeps no mark may get it twice. COUNT: it is committed, and
+nothing is written. DROP: it is given up, and its records are read again in other batches. WAIT: a query with state
+runs it again from its own checkpoint. KEEP: the run ends with the error of the record, and a mended program finishes
+the batch. An error changes nothing: the batch stays pending or unsettled, and the next start looks again. So it does
+after a run that was killed, or that ended with an error for another reason, such as its last attempt.
 
-Before the first table a start compares the marks of all outputs with the ledger; only the lines of another program come
-before that. A mark of a later batch than the ledger knows is `MarkAhead`: so it is where the store came back older than
-the output, even if the output has this very batch. A mark that is too old is `MarkBehind`, one of other ranges
-`MarkMismatch`. Each refuses the start until the restore is undone or `adopt` accepts the mark. After the tables the
-start plans where it will read behind the batch, and a policy may stop it there. The policies for positions decide
-nothing else of the batch.
+**Which outputs have it.** A marked output keeps a mark, see `core.mark`, which tells. An unmarked one has the batch
+if the ledger has noted so, as it does when one of several is written; else it may have it. Beside marked outputs, one
+in the store's transaction does not have it. A batch is lost if Kafka no longer holds all of its records, or if a mark
+says that a run has dropped it. A run without state is a run without a query, or a query without state.
 
-A batch to be dropped counts as done if all outputs turn out to have it. A DROP of a running run is planned first: if
-the plan stops, as by default where a log was cut or records are lost, the run ends with `StartRefused`, no void mark is
-made, and the batch stays pending.
+**Before the first table** a start compares the marks of all its outputs with the ledger. Only the lines of another
+program come before that. If the store was restored to before a batch that an output has, the start raises
+`MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same number is `MarkMismatch`. Each
+refuses the start until the restore is undone, or `adopt` accepts the mark. An output without a mark says nothing of
+this.
 
-A reset drops the pending batch if it moves one of its partitions, and always if it is of a query with state; otherwise
-the batch stays pending. See `core.rules`. If marked outputs may have a dropped batch, it is unsettled, and the second
-table is for it: void marks keep it out first. If it counts as done, then only in the partitions that no reset has moved
-or named; in the others, the records that the reset has chosen are read. A dropped batch without marked outputs is gone.
+**The plan.** A start plans where it reads behind the batch before it does what the table says. If a policy for
+positions stops the plan, nothing has changed. After a failure a run plans too before it drops a batch: if the plan
+stops, the run ends with `StartRefused`, no void mark is made, and the batch stays pending. By default it stops if the
+log was cut before the start of the batch, or if records before it are lost. A cut within the batch stops no plan:
+where the tables drop the batch, its records are read again from its start. A pending batch is finished also if some
+of its topics are no longer read.
 
-A query without state gives its pending batch to a run, by the first table, before Spark starts. A query with state runs
-it again itself (WAIT): it must be the next batch of its checkpoint, with the same ranges, else `CheckpointMismatch`. A
-query's batch is tried again as often as the pace allows, and the third table is not asked. If its log was cut
-meanwhile, the query ends with `RangeGone`, and the batch stays pending for the next start.
+**Void marks.** Before the fourth table, and for an unsettled batch before the second, void marks keep the batch out
+of the marked outputs that do not have it.
 
-`Policies(pending=…)` is about the batch of an earlier run. "own", the default, finishes a batch that this program
-began. "finish" also finishes one of another program, into the outputs that the program has. "drop" drops it. Another
-program has no topic, or no output of the same kind and target, in common with the run that began the batch. If it has
-no such output, what has landed under the names of its outputs has landed elsewhere: "finish" begins the batch again for
-this program, whose own it is from then on, and writes it into each output that does not have it by its own mark; "drop"
-is refused if the other outputs keep marks, as a void mark here would not keep the batch out there.
+**At most once** knows no marks. Such a run refuses a batch with marked outputs, by the fourth line, and counts
+another.
 
-A marked output keeps a mark of its own, see `core.mark`: it tells whether the output has the batch. Any other output of
-a batch that was begun may have it. A batch is lost where Kafka no longer holds its records, or a mark says that a run
-dropped it. A pending batch is finished also if some of its topics are no longer read.
+**A reset** drops the pending batch if it moves one of its partitions, and always if it is of a query with state;
+otherwise the batch stays pending. See `core.rules`. If marked outputs may have a dropped batch, it is unsettled, and
+the next start asks the second table, and no other. If it counts as done, then only in the partitions that no reset
+has moved or named; in the others, the records that the reset has chosen are read. A dropped batch without marked
+outputs is gone.
+
+**Queries.** A query without state gives its pending batch to a run, by the first table, before the query starts. For
+one with state (WAIT) the batch must be the next one of its checkpoint, with the same ranges, else
+`CheckpointMismatch`. A query's batch is tried again as often as the pace allows, and the third table is not asked. If
+its log was cut meanwhile, the query ends with `RangeGone`, and the batch stays pending for the next start.
+
+**Dead letters.** After a DROP the record is tried again. A batch for unmarked dead letters looks like any other to
+the ledger, until they are noted to have it: it is finished by the function.
+
+**Programs.** `Policies(pending=…)` is about the batch of an earlier run. "own", the default, finishes a batch that
+this program began. "finish" also finishes one of another program. "drop" drops it. Another program has no topic, or
+no output of the same kind and target, in common with the run that began the batch. An output that does not tell its
+target, such as a function, could be any. If all outputs are others, what has landed under their names has landed
+elsewhere. Then "finish" begins the batch again for this program, and writes it into each output that does not have it
+by its own mark. From then on the batch is this program's, and the one that began it is refused. "finish" needs
+outputs of the same names, and is refused if an unmarked output has the batch. "drop" is refused if the other outputs
+keep marks, as a void mark here would not keep the batch out there.
 """
 
 from __future__ import annotations
@@ -485,8 +504,8 @@ AT_START = (
         lambda s: s.refused,
         _is_foreign,
     ),
-    Line("a marked output may have it, and the program has no such one", lambda s: s.unmarked, _lacks_mark),
-    Line("an output has it, or may by its mark, and the program lacks it", lambda s: s.lacking, _lacks_output),
+    Line("a marked output may have it; no marked one here has that name", lambda s: s.unmarked, _lacks_mark),
+    Line("an output has it, or may by its mark; none here has that name", lambda s: s.lacking, _lacks_output),
     Line("its positions were edited from outside", lambda s: s.moved, _is_moved),
     Line("this run is at most once", lambda s: s.guarantee is Guarantee.AT_MOST_ONCE, Fate.COUNT),
     Line(
@@ -517,7 +536,7 @@ AT_START = (
 )
 WHEN_UNSETTLED = (
     Line(
-        'not pending="drop", a marked output may have it, and is gone',
+        'not "drop", a marked one may have it; none here has that name',
         lambda s: s.policies.pending != "drop" and s.unmarked,
         _lacks_mark,
     ),
