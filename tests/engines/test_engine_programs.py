@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab, Running
-from engines.marked import Marked, Stall, dies
+from engines.marked import Died, Marked, Stall, dies
 from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.errors import Fenced, StartRefused
 from offsetkeeper.sinks import Outputs, Table, Writer
@@ -217,6 +217,50 @@ def test_one_of_several_outputs_that_has_the_batch_elsewhere_is_written_here_too
     assert [rows(shop, each) for each in ("orders", "payments", "one", "two")] == [["1", "2"], ["1"], ["2"], ["2"]]
 
 
+def test_a_mark_that_two_tables_share_does_not_count_the_batch_as_done_in_the_other_one(
+    lab: Lab, topic: NewTopic, tmp_path: Path
+) -> None:
+    """Both tables are in one file, with one mark for outputs of one name: the second table never got the batch."""
+    name, url = topic(), f"sqlite:///{tmp_path}/shop.db"
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        for each in ("orders", "bills", "payments", "debts"):
+            connection.execute(f"create table {each} (value text)")
+
+    def there(table: str) -> list[str]:
+        with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+            return [value for (value,) in connection.execute(f"select value from {table}")]  # noqa: S608 - ours
+
+    first = Outputs(a=Table(url, "orders"), b=Table(url, "bills"))
+    second = Outputs(a=Table(url, "payments"), b=Table(url, "debts"))
+    lab.produce(name, "1")
+    with pytest.raises(Exception, match="dead"):
+        run(lab, name, sink=first, process=dying_in("b"))
+    assert there("orders") == ["1"]
+    with pytest.raises(StartRefused, match="share a mark, so the batch may be in the output of that program"):
+        run(lab, name, sink=second, process=dying_in(), policies=Policies(pending="finish"))
+    run(lab, name, sink=first, process=dying_in())
+    lab.produce(name, "2")
+    run(lab, name, sink=second, process=dying_in())
+    found = {each: there(each) for each in ("orders", "bills", "payments", "debts")}
+    assert found == {"orders": ["1"], "bills": ["1"], "payments": ["2"], "debts": ["2"]}
+
+
+def test_dead_letters_that_two_programs_share_do_not_make_them_one(lab: Lab, topic: NewTopic, tmp_path: Path) -> None:
+    """The second program finished the batch by the default policy, and the first one's table never got it."""
+    name, orders, payments = topic(), Placed(tmp_path / "orders.db"), Placed(tmp_path / "payments.db")
+    letters = {"dead_letters": Placed(tmp_path / "letters.db"), "policies": Policies(poison="quarantine")}
+    words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
+    lab.produce(name, "1", "2")
+    orders.before = dies
+    with pytest.raises(Died):
+        lab.pipeline(name, **letters).run(lab.spark, sink=orders, **words)
+    orders.before = lambda: None
+    with pytest.raises(StartRefused, match=r"writes Placed orders, dead letters to Placed letters\. This one"):
+        lab.pipeline(name, **letters).run(lab.spark, sink=payments, **words)
+    lab.pipeline(name, **letters).run(lab.spark, sink=orders, **words)
+    assert (orders.counted(), payments.counted()) == ({(0, 0): 1, (0, 1): 1}, {})
+
+
 @pytest.mark.parametrize("before", [(), ("1",)], ids=["first batch", "landed before"])
 def test_another_program_does_not_drop_a_batch_that_a_run_which_stalls_may_still_land(
     lab: Lab, topic: NewTopic, tmp_path: Path, before: tuple[str, ...]
@@ -258,28 +302,32 @@ def test_the_program_of_a_batch_drops_it_for_good(lab: Lab, topic: NewTopic, tmp
     assert orders.counted() == {(0, 0): 1, (0, 1): 1}
 
 
+@pytest.mark.parametrize("pending", ["own", "finish"])
+@pytest.mark.parametrize("before", [False, True], ids=["first batch", "landed before"])
 def test_another_program_does_not_settle_a_batch_that_a_run_which_stalls_may_still_land(
-    lab: Lab, topic: NewTopic, tmp_path: Path
+    lab: Lab, topic: NewTopic, tmp_path: Path, *, before: bool, pending: Any
 ) -> None:
     """Its void mark was in its own output. The stalled run landed the batch, and one partition's records came twice."""
     name, orders, payments = topic(partitions=2), Placed(tmp_path / "orders.db"), Placed(tmp_path / "payments.db")
     words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
-    for partition in (0, 1):
-        lab.produce(name, "0", "1", partition=partition)
+    lab.produce(name, "0")
+    moved, first = TopicPartition(name, 0), 0 if before else 1
+    lab.pipeline(name).run(lab.spark, sink=orders, offsets={moved: first}, **words)
+    lab.produce(name, "1")
+    lab.produce(name, "0", "1", partition=1)
     orders.before, payments.before = (stall := Stall()), dies
-    moved = TopicPartition(name, 0)
-    with Running(lab.pipeline(name), lab.spark, sink=orders, offsets={moved: 1}, **words) as older:
+    with Running(lab.pipeline(name), lab.spark, sink=orders, **words) as older:
         assert stall.reached.wait(LIMIT_S)
         with lab.ledger() as ledger:
             ledger.rewind({moved: ledger.snapshot.positions[moved]._replace(offset=0)}, "again", force=True)
         with pytest.raises(StartRefused, match="dropped by a reset, and another program began it"):
-            lab.pipeline(name).run(lab.spark, sink=payments, **words)
+            lab.pipeline(name, policies=Policies(pending=pending)).run(lab.spark, sink=payments, **words)
         stall.go.set()
         with pytest.raises(Fenced):
             older.end()
     lab.pipeline(name).run(lab.spark, sink=orders, **words)
-    # The reset asks for offset 1 of partition 0 again.
-    assert orders.counted() == {(0, 0): 1, (0, 1): 2, (1, 0): 1, (1, 1): 1}
+    # The reset asks for offsets 0 and 1 of partition 0 again.
+    assert orders.counted() == {(0, 0): 1 + before, (0, 1): 2, (1, 0): 1, (1, 1): 1}
     assert payments.counted() == {}
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.batch import Program
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Having, Move, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
@@ -210,6 +211,14 @@ def test_what_an_output_without_a_mark_may_have_of_a_dropped_batch_may_be_there_
     ledger.commit(ledger.batch([OffsetRange(*A, 15, 25)]))
     ledger.rewind({A: Position(30)}, "the rest was there")
     assert told(ledger) == ["overlap a 0 15 20", "maybe twice a 0 20 25", "gap a 0 25 30"]
+
+
+def test_a_batch_that_another_program_takes_over_may_be_in_the_outputs_of_both(ledger: Ledger) -> None:
+    """If the other one drops it, the first program reads its records again, and is told nothing by its mark."""
+    ledger.begin(batch := ledger.batch([OffsetRange(*A, 20, 30)]), ["table"])
+    ledger.begin(batch, ["table"], program=Program(("a",), ("Table x",)))
+    ledger.abandon("other ranges", {"table": ""})
+    assert told(ledger) == ["maybe twice a 0 20 30"]
 
 
 def test_a_batch_that_an_adoption_passes_may_be_there_twice(ledger: Ledger) -> None:

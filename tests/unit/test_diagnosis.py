@@ -325,7 +325,8 @@ def test_the_longest_pause_between_runs_is_read_from_the_history() -> None:
 
 
 def test_the_age_of_the_pending_batch_is_since_it_was_begun() -> None:
-    entries = [entry("acquire", 10), entry("begin", 70), entry("commit", 80), entry("begin", 90)]
+    begun = [replace(entry("begin", ago), token="token", sequence=1) for ago in (60, 70)]  # by two programs
+    entries = [entry("acquire", 10), *begun, entry("commit", 80), replace(begun[0], sequence=0, at_ms=0)]
     assert runs_of(PENDING, entries, NOW).pending_s == 70.0
     assert runs_of(OWNED, entries, NOW).pending_s is None
     assert runs_of(PENDING, entries[:1], NOW).pending_s is None

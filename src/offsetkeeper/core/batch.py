@@ -14,6 +14,7 @@ from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPar
 from offsetkeeper.errors import SettingsError, listed
 
 DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
+LETTERS = "dead letters to "
 
 
 class Program(NamedTuple):
@@ -22,16 +23,15 @@ class Program(NamedTuple):
     Attributes:
         topics: the topics that it reads, sorted; of a pattern, those that it has found.
         outputs: kind and target of each output, sorted, such as "Table shop.orders"; see `sinks.sink.kind_and_target`.
-            Only the kind of those that do not tell their target.
+            Only the kind of those that do not tell their target. The dead letters' begins with `LETTERS`.
     """
 
     topics: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    @property
-    def writes_anywhere(self) -> bool:
-        """Whether an output does not tell its target, as a function does not."""
-        return any(" " not in each for each in self.outputs)
+    def writes(self, *, letters: bool) -> set[str]:
+        """Return kind and target of the dead letters, or of all other outputs."""
+        return {each.removeprefix(LETTERS) for each in self.outputs if each.startswith(LETTERS) == letters}
 
     def __str__(self) -> str:
         return f"reads {listed(self.topics, ', ')} and writes {listed(self.outputs, ', ')}"

@@ -8,6 +8,8 @@ at a start, of the pending batch of an earlier run:
     another program began it, and the policy is pending="own"       StartRefused
     a marked output may have it; no marked one here has that name   StartRefused
     an output has it, or may by its mark; none here has that name   StartRefused
+    pending="finish", others are here, and a mark shows the batch   StartRefused
+    it is for marked dead letters, and others are here              StartRefused
     its positions were edited from outside                          StartRefused
     this run is at most once                                        COUNT
     it is for marked dead letters, and they have it                 COUNT
@@ -22,7 +24,7 @@ at a start, of the pending batch of an earlier run:
 
 at a start, of an unsettled batch, which a reset has dropped:
     not "drop", a marked one may have it; none here has that name   StartRefused
-    pending="own", its marked outputs are others than those here    StartRefused
+    not "drop", its marked outputs are others than those here       StartRefused
     all outputs have it, and no query with state starts             COUNT
     anything else                                                   DROP
 
@@ -95,8 +97,10 @@ no output of the same kind and target, in common with the run that began the bat
 target, such as a function, could be any. If all outputs are others, what has landed under their names has landed
 elsewhere. Then "finish" begins the batch again for this program, and writes it into each output that does not have it
 by its own mark. From then on the batch is this program's, and the one that began it is refused. "finish" needs
-outputs of the same names, and is refused if an unmarked output has the batch. "drop" is refused if the other outputs
-keep marks, as a void mark here would not keep the batch out there.
+outputs of the same names, and is refused if an unmarked output has the batch, or if a mark shows it: outputs of one
+name in one schema share a mark, so that may be the mark of an output of the other program. It does not finish marked
+dead letters of another program. Outputs of records are compared with outputs of records, and dead letters with dead
+letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep the batch out there.
 """
 
 from __future__ import annotations
@@ -117,7 +121,10 @@ _HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 """The landings that mean that an output has a batch or a part of it."""
 _VOID = frozenset({Landing.VOID, Landing.CUT})
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
-_DROP_THERE = "Start that program once with Policies(pending='drop') to drop the batch: its marks keep it out for good"
+_DROP_THERE = (
+    "Start that program once with Policies(pending='drop') to drop the batch: its marks keep it out for good. If that "
+    "program is gone, reset a partition of the batch and start with Policies(pending='drop')"
+)
 _DROP_LOST = (
     "Policies(pending='drop') drops the batch: those of its records that Kafka still holds are read again as other "
     "batches"
@@ -234,10 +241,12 @@ class Situation:
     @property
     def elsewhere(self) -> bool:
         """Whether the program has no output of the kind and target of one that the batch was begun for."""
-        began, here = self.batch.program, self.program
-        if began is None or here is None or began.writes_anywhere or here.writes_anywhere:
+        if self.batch.program is None or self.program is None:
             return False
-        return {*began.outputs}.isdisjoint(here.outputs)
+        letters = self.batch.kind is Kind.DEAD_LETTERS
+        began, here = (each.writes(letters=letters) for each in (self.batch.program, self.program))
+        tell = all(" " in each for each in began | here)  # a function does not tell its target
+        return bool(began and here) and tell and began.isdisjoint(here)
 
     @property
     def anew(self) -> bool:
@@ -301,6 +310,16 @@ def check_program(found: Situation) -> None:
         raise _is_astray(found)
     if found.refused:
         raise _is_foreign(found)
+
+
+def check_unsettled(found: Situation) -> None:
+    """Refuse a batch that a reset has dropped, as `when_unsettled` does, before marks are compared with the ledger.
+
+    Raises:
+        StartRefused: another program began the batch, and its marked outputs are others than those of this one.
+    """
+    if found.policies.pending != "drop" and found.astray:
+        raise _is_unsettled_elsewhere(found)
 
 
 def when_unsettled(found: Situation) -> Fate:
@@ -378,7 +397,7 @@ def _both(found: Situation) -> str:
 
 def _finishing(found: Situation) -> str:
     """Return how another program may finish the batch; empty if it may not."""
-    if found.elsewhere and {*found.batch.written} - {*found.batch.lands_in}:
+    if found.batch.kind is Kind.DEAD_LETTERS or (found.elsewhere and {*found.batch.written} - {*found.batch.lands_in}):
         return ""
     names = {*found.batch.written, *found.batch.lands_in} - {*found.outputs}
     under = f" Give its outputs the same names for that: {listed(map(repr, sorted(names)), ', ')}." if names else ""
@@ -414,6 +433,15 @@ def _is_unsettled_elsewhere(found: Situation) -> StartRefused:
         "that program may still land it there, and the mark that forbids this would be here. Start that program once: "
         "its marks keep it out for good. Or start with Policies(pending='drop'), but then it stays unknown whether "
         "those outputs have the batch"
+    )
+
+
+def _may_be_the_others(found: Situation) -> StartRefused:
+    return StartRefused(
+        f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. By its mark, "
+        f"{named(found.having[0])} has the batch. But outputs of one name in one schema share a mark, so the batch may "
+        "be in the output of that program. Start that program once: it finds the batch in its output, and commits it. "
+        "If it is this program with a new output, start it once with the old one"
     )
 
 
@@ -506,6 +534,16 @@ AT_START = (
     ),
     Line("a marked output may have it; no marked one here has that name", lambda s: s.unmarked, _lacks_mark),
     Line("an output has it, or may by its mark; none here has that name", lambda s: s.lacking, _lacks_output),
+    Line(
+        'pending="finish", others are here, and a mark shows the batch',
+        lambda s: s.anew and s.having,
+        _may_be_the_others,
+    ),
+    Line(
+        "it is for marked dead letters, and others are here",
+        lambda s: s.batch.kind is Kind.DEAD_LETTERS and s.astray,
+        _is_astray,
+    ),
     Line("its positions were edited from outside", lambda s: s.moved, _is_moved),
     Line("this run is at most once", lambda s: s.guarantee is Guarantee.AT_MOST_ONCE, Fate.COUNT),
     Line(
@@ -541,8 +579,8 @@ WHEN_UNSETTLED = (
         _lacks_mark,
     ),
     Line(
-        'pending="own", its marked outputs are others than those here',
-        lambda s: s.policies.pending == "own" and s.astray,
+        'not "drop", its marked outputs are others than those here',
+        lambda s: s.policies.pending != "drop" and s.astray,
         _is_unsettled_elsewhere,
     ),
     Line("all outputs have it, and no query with state starts", lambda s: s.had and s.query is None, Fate.COUNT),

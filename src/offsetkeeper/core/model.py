@@ -154,16 +154,16 @@ class Entry:
         actor: host and process that made it.
         reason: why the change was made; may be empty.
         epoch, generation, sequence: values of the ledger after the change.
-        token: token of the batch that was begun, marked, committed, abandoned or settled, or that a rewind dropped
-            and no start can settle; its id is `group/token/sequence`.
+        token: token of the batch that was begun, marked, committed, abandoned or settled, or that a rewind or an
+            adoption dropped and no start can settle; its id is `group/token/sequence`.
         ranges: ranges of that batch, but for a mark.
         moves: positions set by place and rewind, and by a settle. Those of a commit follow from its ranges and are left
             out.
         counts: the steps of queries with state, by the query's id, also those of a commit.
         cuts: the offset at which the log of a partition was cut before its old position, for the moves that this
             caused; -1 if the offset is unknown. See `Bounds.common`.
-        having: which outputs have the batch that was abandoned, settled, or dropped by a rewind. Entries of older
-            releases do not say it.
+        having: which outputs have the batch that was abandoned, settled, dropped by a rewind or an adoption, or taken
+            over by another program. Entries of older releases do not say it.
         forgot: the positions that were taken out of the ledger; None if the store had lost the position.
     """
 

@@ -517,7 +517,8 @@ def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
         )
     batch = replace(pending, program=event.program, lands_in=event.lands_in, written=())
     after = replace(snapshot, pending=batch, landed={**snapshot.landed, **event.landed})
-    return _Outcome(after, ranges=event.ranges, token=batch.token)
+    # The ledger no longer asks the outputs that it was begun for.
+    return _Outcome(after, ranges=event.ranges, token=batch.token, having=Having.MAYBE)
 
 
 def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
@@ -160,6 +160,7 @@ class Delivery:
         reason: reason of the commits, for the history.
         watch: lends a check of the jobs in a block; see `watched`.
         streams: whether a streaming query reads the records.
+        program: what the whole program reads and writes, if the run's outputs are not all of it; see `Run.program`.
         outputs: how each output is written with this store; set by `prepare`.
     """
 
@@ -169,6 +170,7 @@ class Delivery:
     reason: str = ""
     watch: Callable[[DataFrame], AbstractContextManager[Callable[[], None]]] = watched
     streams: bool = False
+    program: Callable[[Iterable[str]], Program] | None = None
     outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
     _found: dict[str, str] = field(default_factory=dict, init=False)  # the targets of outputs at the start
 
@@ -400,7 +402,7 @@ class Delivery:
                 course.tell(self.ledger.confirm, batch)
             else:
                 landed, positions = self._first_targets(batch.group), self.ledger.snapshot.positions
-                program = self.asked.program(topics_of(positions))
+                program = (self.program or self.asked.program)(topics_of(positions))
                 course.tell(self.ledger.begin, batch, tuple(self.outputs.once), landed, program)
         left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:

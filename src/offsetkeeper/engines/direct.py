@@ -19,6 +19,7 @@ from offsetkeeper.core.life import (
     after_failure,
     at_start,
     check_program,
+    check_unsettled,
     dropped_text,
     landed_text,
     when_given_up,
@@ -197,8 +198,10 @@ class Direct:
         queries = self.ledger.snapshot.queries
         if pending is not None:
             check_program(self._situation(pending, (), {}))
-        landings = self._landings()
         unsettled, query = self.ledger.snapshot.unsettled, None if guard is None else guard.query()
+        if unsettled is not None:
+            check_unsettled(self._unsettled(unsettled, query, {}))
+        landings = self._landings()
         if unsettled is not None:
             when_unsettled(self._unsettled(unsettled, query, {}))
         again, given = self._given(guard)

@@ -65,7 +65,8 @@ class Quarantine:
         """Create the delivery into the dead letters."""
         outputs = self.asked.dead_letters
         assert outputs is not None  # noqa: S101 - a quarantine always has dead letters
-        self.letters = Delivery(replace(self.asked, outputs=outputs, process=None), self.ledger, self.stop, QUARANTINED)
+        asked, program = replace(self.asked, outputs=outputs, process=None), self.asked.program
+        self.letters = Delivery(asked, self.ledger, self.stop, QUARANTINED, program=program)
         [sink] = outputs.sinks.values()
         self.letter = message_of if isinstance(sink, Topic) else row_of
 

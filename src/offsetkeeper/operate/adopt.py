@@ -73,8 +73,8 @@ class Adoption:
             found.append(f"the next batch gets the number {self.sequence + 1} instead of {self.came_to + 1}")
         if self.drops is not None:
             found.append(
-                f"batch {self.drops} was begun and not committed: it is dropped. If all outputs have it, its records "
-                "count as done; otherwise they are read again"
+                f"batch {self.drops} was begun and not committed: it is dropped. If all outputs have it by their "
+                "marks, its records count as done; otherwise they are read again"
             )
         if self.repeats is not None:
             found.append(f"batch {self.repeats}, which is pending, is written into {name} again")

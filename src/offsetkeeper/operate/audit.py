@@ -65,7 +65,7 @@ class _Known:
         """Keep what was begun, and tell the chapters what outputs have of a batch that was dropped."""
         if entry.event == "begin":
             self.begun = entry.token, self.places(entry.ranges)
-        elif entry.having:  # by chapters of that time: a topic may have been made again since
+        if entry.having:  # by chapters of that time: a topic may have been made again since
             token, ranges = self.begun
             for chapter, r in ranges if token == entry.token else self.places(entry.ranges):
                 part = Part(r.start, r.end, entry.version, why)
@@ -85,7 +85,7 @@ class Kind(StrEnum):
     OVERLAP = "overlap"
     """Offsets that some output has, or will have, more than once."""
     MAYBE_TWICE = "maybe twice"
-    """Offsets of a batch that a reset dropped: an output may have them more than once, and keeps no mark to ask."""
+    """Offsets of a batch that was dropped or taken over by another program: an output may have them more than once."""
     CUT = "cut"
     """Offsets that were committed, and whose records an election has cut from the log. Others may have them now."""
     VANISHED = "vanished"

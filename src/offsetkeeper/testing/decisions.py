@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.model import Change, Owner, Snapshot
 from offsetkeeper.core.offsets import MAX_OFFSET, OffsetRange, Position, TopicPartition
 from offsetkeeper.testing.strategies import times, topic_ids, words
@@ -70,7 +70,8 @@ def _forgets(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.F
 @st.composite
 def _begins(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Begin:
     lands_in = tuple(draw(st.lists(_outputs.filter(str.isprintable), max_size=2, unique=True)))
-    return rules.Begin(_next_ranges(snapshot, draw(st.integers(1, _MOST))), lands_in)
+    program = Program(("topic",), (f"Table {draw(st.uuids(version=4)).hex}",))
+    return rules.Begin(_next_ranges(snapshot, draw(st.integers(1, _MOST))), lands_in, program=program)
 
 
 @st.composite
@@ -115,6 +116,8 @@ def _may_be(kind: type[rules.Event], snapshot: Snapshot) -> bool:
         return bool(_free(snapshot))
     if kind is rules.Settle:
         return snapshot.unsettled is not None
+    if kind is rules.Begin and snapshot.pending and not {*snapshot.pending.written} <= {*snapshot.pending.lands_in}:
+        return False
     if kind in {rules.Begin, rules.Commit}:
         return snapshot.unsettled is None and bool(_next_ranges(snapshot, _MOST))
     return True
