@@ -121,9 +121,12 @@ _HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 """The landings that mean that an output has a batch or a part of it."""
 _VOID = frozenset({Landing.VOID, Landing.CUT})
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
+_GONE = (
+    "If that program is gone, move a partition of the batch with a reset, and start with Policies(pending='drop'). If "
+    "that start misses batches of the old outputs, `offsetkeeper adopt` accepts the new ones"
+)
 _DROP_THERE = (
-    "Start that program once with Policies(pending='drop') to drop the batch: its marks keep it out for good. If that "
-    "program is gone, reset a partition of the batch and start with Policies(pending='drop')"
+    "Start that program once with Policies(pending='drop') to drop the batch: its marks keep it out for good. " + _GONE
 )
 _DROP_LOST = (
     "Policies(pending='drop') drops the batch: those of its records that Kafka still holds are read again as other "
@@ -234,7 +237,8 @@ class Situation:
         began, here = self.batch.program, self.program
         if began is None or here is None:
             return False
-        if {*began.topics}.isdisjoint(here.topics):  # those of the batch are among them
+        # Those of the batch are among them. A pattern that has found nothing yet names none.
+        if began.topics and {*began.topics}.isdisjoint(here.topics):
             return True
         return self.elsewhere
 
@@ -432,7 +436,8 @@ def _is_unsettled_elsewhere(found: Situation) -> StartRefused:
         f"batch {found.batch.id} was dropped by a reset, and another program began it. {_both(found)}. An older run of "
         "that program may still land it there, and the mark that forbids this would be here. Start that program once: "
         "its marks keep it out for good. Or start with Policies(pending='drop'), but then it stays unknown whether "
-        "those outputs have the batch"
+        "those outputs have the batch. If that start misses batches of the old outputs, `offsetkeeper adopt` accepts "
+        "the new ones"
     )
 
 
@@ -440,8 +445,8 @@ def _may_be_the_others(found: Situation) -> StartRefused:
     return StartRefused(
         f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. By its mark, "
         f"{named(found.having[0])} has the batch. But outputs of one name in one schema share a mark, so the batch may "
-        "be in the output of that program. Start that program once: it finds the batch in its output, and commits it. "
-        "If it is this program with a new output, start it once with the old one"
+        "be in the output of that program. Start that program once, to finish the batch. If it is this program with a "
+        f"new output, start it once with the old one. {_GONE}"
     )
 
 

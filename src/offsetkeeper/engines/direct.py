@@ -178,7 +178,8 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             stood = self.ledger.snapshot.positions
-            self._take_over()
+            if what is not Fate.COUNT:  # nothing is written here
+                self._take_over()
             self._settle(what, plan, guard)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if what in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
@@ -362,7 +363,9 @@ class Direct:
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
             found = self._unsettled(unsettled, query, landings)
             counts = when_unsettled(found) is Fate.COUNT
-            having = Having.MAYBE if astray else Having.ALL if counts else Having.SOME if found.held else Having.NONE
+            having = Having.ALL if counts else Having.SOME if found.held else Having.NONE
+            if astray:
+                having = Having.SOME if unsettled.written else Having.MAYBE
             self.ledger.settle(told, targets, having)
         if pending is None:
             return

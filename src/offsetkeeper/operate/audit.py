@@ -85,7 +85,10 @@ class Kind(StrEnum):
     OVERLAP = "overlap"
     """Offsets that some output has, or will have, more than once."""
     MAYBE_TWICE = "maybe twice"
-    """Offsets of a batch that was dropped or taken over by another program: an output may have them more than once."""
+    """Offsets of a batch that was dropped, or taken over by another program.
+
+    An output that nobody could ask may have them more than once, or outputs of both programs have them.
+    """
     CUT = "cut"
     """Offsets that were committed, and whose records an election has cut from the log. Others may have them now."""
     VANISHED = "vanished"
