@@ -14,7 +14,7 @@ from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPar
 from offsetkeeper.errors import SettingsError, listed
 
 DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
-LETTERS = "dead letters to "
+LETTERS = "dead letters to "  # before their kind and target in a `Program`
 
 
 class Program(NamedTuple):
@@ -122,6 +122,11 @@ class Batch:
     def partitions(self) -> set[TopicPartition]:
         """Its partitions."""
         return {r.topic_partition for r in self.ranges}
+
+    @property
+    def written_unmarked(self) -> tuple[str, ...]:
+        """The outputs that an earlier try has written, and that keep no mark."""
+        return tuple(name for name in self.written if name not in self.lands_in)
 
     @property
     def unmoved(self) -> tuple[OffsetRange, ...]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from offsetkeeper.core import environment, rules
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Program, Queries, QueryBatch
-from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Having, Owner, Snapshot, check_group, latest
+from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Having, Landed, Owner, Snapshot, check_group, latest
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, topics_of
 from offsetkeeper.core.outside import short_text, whole_text
 from offsetkeeper.core.retry import retry
@@ -177,7 +177,7 @@ class Ledger:
         self,
         batch: Batch,
         lands_in: Sequence[str] = (),
-        landed: rules.Landings = rules.NO_LANDINGS,
+        landed: Mapping[str, Landed] = rules.NOTHING_LANDED,
         program: Program | None = None,
         reason: str = "",
     ) -> None:

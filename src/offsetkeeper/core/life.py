@@ -228,8 +228,8 @@ class Situation:
     @property
     def lacking(self) -> list[str]:
         """The outputs of the batch that the program lacks. It has others elsewhere, whatever their names are."""
-        written, marked = {*self.batch.written}, {*self.batch.lands_in}
-        return sorted((written | marked) - {*self.outputs} | (written - marked if self.elsewhere else set()))
+        there = {*self.batch.written, *self.batch.lands_in} - {*self.outputs}
+        return sorted(there | {*self.batch.written_unmarked} if self.elsewhere else there)
 
     @property
     def foreign(self) -> bool:
@@ -310,10 +310,7 @@ def check_program(found: Situation) -> None:
         StartRefused: another program began the batch, and the policy is pending="own"; or it is pending="drop", and the
             outputs that may have the batch are not those of this program.
     """
-    if found.astray and found.policies.pending == "drop":
-        raise _is_astray(found)
-    if found.refused:
-        raise _is_foreign(found)
+    _refuse_early(AT_START, found)
 
 
 def check_unsettled(found: Situation) -> None:
@@ -322,8 +319,7 @@ def check_unsettled(found: Situation) -> None:
     Raises:
         StartRefused: another program began the batch, and its marked outputs are others than those of this one.
     """
-    if found.policies.pending != "drop" and found.astray:
-        raise _is_unsettled_elsewhere(found)
+    _refuse_early(WHEN_UNSETTLED, found)
 
 
 def when_unsettled(found: Situation) -> Fate:
@@ -381,11 +377,13 @@ class Line(NamedTuple):
         words: the words of the docstring.
         fits: whether it decides in a situation.
         then: the fate; or the error that is raised.
+        early: whether the error is raised also before marks are compared with the ledger.
     """
 
     words: str
     fits: Callable[[Situation], object]
     then: Fate | Callable[[Situation], OffsetkeeperError]
+    early: bool = False
 
 
 def _decide(table: Sequence[Line], found: Situation) -> Fate:
@@ -395,13 +393,19 @@ def _decide(table: Sequence[Line], found: Situation) -> Fate:
     raise then(found)
 
 
+def _refuse_early(table: Sequence[Line], found: Situation) -> None:
+    for line in table:
+        if line.early and not isinstance(line.then, Fate) and line.fits(found):
+            raise line.then(found)
+
+
 def _both(found: Situation) -> str:
     return f"That one {found.batch.program}. This one {found.program}"
 
 
 def _finishing(found: Situation) -> str:
     """Return how another program may finish the batch; empty if it may not."""
-    if found.batch.kind is Kind.DEAD_LETTERS or (found.elsewhere and {*found.batch.written} - {*found.batch.lands_in}):
+    if found.batch.kind is Kind.DEAD_LETTERS or (found.elsewhere and found.batch.written_unmarked):
         return ""
     names = {*found.batch.written, *found.batch.lands_in} - {*found.outputs}
     under = f" Give its outputs the same names for that: {listed(map(repr, sorted(names)), ', ')}." if names else ""
@@ -530,12 +534,14 @@ AT_START = (
         'pending="drop", its marked outputs are others than those here',
         lambda s: s.policies.pending == "drop" and s.astray,
         _is_astray,
+        early=True,
     ),
     Line('the policy pending="drop"', lambda s: s.policies.pending == "drop", Fate.DROP),
     Line(
         'another program began it, and the policy is pending="own"',
         lambda s: s.refused,
         _is_foreign,
+        early=True,
     ),
     Line("a marked output may have it; no marked one here has that name", lambda s: s.unmarked, _lacks_mark),
     Line("an output has it, or may by its mark; none here has that name", lambda s: s.lacking, _lacks_output),
@@ -587,6 +593,7 @@ WHEN_UNSETTLED = (
         'not "drop", its marked outputs are others than those here',
         lambda s: s.policies.pending != "drop" and s.astray,
         _is_unsettled_elsewhere,
+        early=True,
     ),
     Line("all outputs have it, and no query with state starts", lambda s: s.had and s.query is None, Fate.COUNT),
     Line("anything else", lambda _: True, Fate.DROP),

@@ -34,9 +34,14 @@ class Having(StrEnum):
     NONE = ""
     """None, as far as it is known."""
     MAYBE = "maybe"
-    """An output may have it that keeps no mark, so that nobody can be asked."""
+    """An output may have it that cannot be asked, as it keeps no mark or is of another program."""
     SOME = "some"
     ALL = "all"
+
+
+def unasked(batch: Batch) -> Having:
+    """Return which outputs have a batch if none of them can be asked."""
+    return Having.SOME if batch.written else Having.MAYBE
 
 
 class Owner(NamedTuple):

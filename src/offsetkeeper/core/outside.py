@@ -408,7 +408,7 @@ def _below(root: Path, parts: Sequence[str], flags: int, *, make: bool = False) 
 
 
 def link_error(path: Path) -> UnfitFile:
-    """Return the error for a link where none is followed."""
+    """Return the error for a path that is a link."""
     return UnfitFile(path, "is a link, and links are not followed here", is_link=True)
 
 

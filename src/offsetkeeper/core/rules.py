@@ -27,7 +27,7 @@ twice. Otherwise the rewind drops the batch: see `drops`. A dropped batch may st
 marks. It stays in the ledger as unsettled, and no batch is begun or committed before the next run has settled it. If
 all outputs turn out to have it, its records count as done in the partitions that no rewind has moved. A rewind that
 takes back all rewinds since the batch makes it pending again, before a run has looked at the outputs. If no output of a
-dropped batch keeps a mark, nobody can be asked: the entry of the change has its ranges, and that outputs may have it.
+dropped batch keeps a mark, no start can ask for it. The entry of the change has its ranges, and says if some have it.
 
 A batch that is pending is taken over if another program begins it again for its own outputs: see `Begin`.
 
@@ -61,6 +61,7 @@ from offsetkeeper.core.model import (
     Owner,
     Snapshot,
     check_sequence,
+    unasked,
 )
 from offsetkeeper.core.offsets import (
     MAX_OFFSET,
@@ -75,8 +76,7 @@ from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMism
 
 Targets = Mapping[str, str]
 NO_TARGETS: Targets = MappingProxyType({})
-Landings = Mapping[str, Landed]
-NO_LANDINGS: Landings = MappingProxyType({})
+NOTHING_LANDED: Mapping[str, Landed] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Begin:
 
     ranges: tuple[OffsetRange, ...]
     lands_in: tuple[str, ...] = ()
-    landed: Landings = field(default_factory=lambda: NO_LANDINGS)
+    landed: Mapping[str, Landed] = field(default_factory=lambda: NOTHING_LANDED)
     program: Program | None = None
     query: QueryBatch | None = None
 
@@ -509,11 +509,10 @@ def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
     if pending is None or event.program is None or event.program == pending.program:
         raise _refusal(snapshot, event, Holder.MINE)
     _check_pending(snapshot, event)
-    unknown = [name for name in pending.written if name not in pending.lands_in]
-    if unknown:
+    if pending.written_unmarked:
         raise NotAllowed(
-            f"group {snapshot.group!r}: output {unknown[0]!r} of another program has batch {pending.id} and keeps no "
-            "mark, so this program cannot take the batch over"
+            f"group {snapshot.group!r}: output {pending.written_unmarked[0]!r} of another program has batch "
+            f"{pending.id} and keeps no mark, so this program cannot take the batch over"
         )
     batch = replace(pending, program=event.program, lands_in=event.lands_in, written=())
     after = replace(snapshot, pending=batch, landed={**snapshot.landed, **event.landed})
@@ -618,9 +617,8 @@ def _dropped(snapshot: Snapshot) -> Snapshot:
 
 
 def _with_dropped(outcome: _Outcome, batch: Batch) -> _Outcome:
-    """Return an outcome whose entry tells of a dropped batch that no start will settle: outputs may have it."""
-    having = Having.SOME if batch.written else Having.MAYBE
-    return replace(outcome, ranges=batch.ranges, token=batch.token, having=having)
+    """Return an outcome whose entry names a dropped batch: no start will ask the outputs for it."""
+    return replace(outcome, ranges=batch.ranges, token=batch.token, having=unasked(batch))
 
 
 def _with_moved(unsettled: Batch | None, named: Collection[TopicPartition]) -> Batch | None:

@@ -43,7 +43,7 @@ from offsetkeeper.kafka.topic_ids import check_cluster
 from offsetkeeper.readers import ConnectorReader, task_error
 from offsetkeeper.sinks.once import Once, Written
 from offsetkeeper.sinks.outputs import Frames, Prepared
-from offsetkeeper.sinks.sink import MarkKey
+from offsetkeeper.sinks.sink import MarkKey, Seen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -206,7 +206,7 @@ class Delivery:
             name: self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
             for name, joiner in self.outputs.joiners.items()
         }
-        seen = {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
+        seen = self._seen()
         marks = {name: found.mark for name, found in seen.items()}
         expiring = {name for name, each in once.items() if each.lander.expires}
         for name, found in seen.items():
@@ -231,10 +231,11 @@ class Delivery:
         Raises:
             SinkError: an output stayed unavailable.
         """
-        once = self.outputs.once
-        seen = {name: self.patiently(SinkError, partial(each.seen, batch.group)) for name, each in once.items()}
-        reached = {name: found.mark.sequence if found.mark else 0 for name, found in seen.items()}
-        return {name: Landed(min(reached[name], batch.sequence - 1), seen[name].target) for name in once}
+        most = batch.sequence - 1
+        return {
+            name: Landed(min(found.mark.sequence, most) if found.mark else 0, found.target)
+            for name, found in self._seen().items()
+        }
 
     def settle(self, batch: Batch) -> Settled:
         """Make sure that a dropped batch can never land in an output that keeps a mark; return what each output has.
@@ -331,6 +332,11 @@ class Delivery:
             pass  # already fenced: the newer owner has the group
         except OffsetkeeperError as error:
             log.warning("group %s could not be released; the next run takes it over: %s", self.ledger.group, error)
+
+    def _seen(self) -> dict[str, Seen]:
+        """Return the mark of each output that keeps one, and the identity of its target."""
+        group, once = self.ledger.group, self.outputs.once
+        return {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
 
     def _failed(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> int:
         """Try a batch once; return 0 if it is done, else the number of failures of this kind."""

@@ -27,7 +27,7 @@ from offsetkeeper.core.life import (
     when_unsettled,
 )
 from offsetkeeper.core.mark import Landing, named
-from offsetkeeper.core.model import Guarantee, Having, Snapshot
+from offsetkeeper.core.model import Guarantee, Having, Snapshot, unasked
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition, digest_of, topics_of
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, Settled
@@ -200,11 +200,12 @@ class Direct:
         if pending is not None:
             check_program(self._situation(pending, (), {}))
         unsettled, query = self.ledger.snapshot.unsettled, None if guard is None else guard.query()
-        if unsettled is not None:
-            check_unsettled(self._unsettled(unsettled, query, {}))
+        dropped = None if unsettled is None else self._unsettled(unsettled, query, {})
+        if dropped is not None:
+            check_unsettled(dropped)
         landings = self._landings()
-        if unsettled is not None:
-            when_unsettled(self._unsettled(unsettled, query, {}))
+        if dropped is not None:
+            when_unsettled(dropped)
         again, given = self._given(guard)
         what = None if pending is None else self._fate(pending, query, landings, given)
         if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
@@ -331,13 +332,13 @@ class Direct:
     def _take_over(self) -> None:
         """Begin the pending batch again for this program, if it is to be finished in other outputs than before.
 
-        From then on it is this program's, in the ledger too: a restart goes on with it, and the program that began it
-        is told.
+        From then on it is this program's in the ledger too. A restart of this program goes on with it. A start of the
+        program that began it is refused.
         """
-        pending, snapshot = self.ledger.snapshot.pending, self.ledger.snapshot
+        pending = self.ledger.snapshot.pending
         if pending is not None and self._anew():
             landed = {name: last for each in self._deliveries for name, last in each.landed_before(pending).items()}
-            program = self.asked.program(topics_of(snapshot.positions))
+            program = self.asked.program(topics_of(self.ledger.snapshot.positions))
             why = "pending='finish': another program takes the batch over"
             self.ledger.begin(pending, tuple(self._marked(pending)), landed, program, why)
 
@@ -356,16 +357,14 @@ class Direct:
         """
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
-            query = None if guard is None else guard.query()
-            astray = self._unsettled(unsettled, query, {}).astray
-            landings, targets = Settled({}, {}) if astray else self._delivery_of(unsettled).settle(unsettled)
+            found = self._unsettled(unsettled, None if guard is None else guard.query(), {})
+            landings, targets = Settled({}, {}) if found.astray else self._delivery_of(unsettled).settle(unsettled)
             told = landed_text(unsettled, landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
-            found = self._unsettled(unsettled, query, landings)
+            found = replace(found, landings=landings)
             counts = when_unsettled(found) is Fate.COUNT
-            having = Having.ALL if counts else Having.SOME if found.held else Having.NONE
-            if astray:
-                having = Having.SOME if unsettled.written else Having.MAYBE
+            asked = Having.ALL if counts else Having.SOME if found.held else Having.NONE
+            having = unasked(unsettled) if found.astray else asked
             self.ledger.settle(told, targets, having)
         if pending is None:
             return

@@ -87,7 +87,7 @@ class Kind(StrEnum):
     MAYBE_TWICE = "maybe twice"
     """Offsets of a batch that was dropped, or taken over by another program.
 
-    An output that nobody could ask may have them more than once, or outputs of both programs have them.
+    An output that could not be asked may have them more than once, or outputs of both programs have them.
     """
     CUT = "cut"
     """Offsets that were committed, and whose records an election has cut from the log. Others may have them now."""

@@ -116,7 +116,7 @@ def _may_be(kind: type[rules.Event], snapshot: Snapshot) -> bool:
         return bool(_free(snapshot))
     if kind is rules.Settle:
         return snapshot.unsettled is not None
-    if kind is rules.Begin and snapshot.pending and not {*snapshot.pending.written} <= {*snapshot.pending.lands_in}:
+    if kind is rules.Begin and snapshot.pending and snapshot.pending.written_unmarked:
         return False
     if kind in {rules.Begin, rules.Commit}:
         return snapshot.unsettled is None and bool(_next_ranges(snapshot, _MOST))

@@ -45,10 +45,10 @@ def runs_of(snapshot: Snapshot, entries: Sequence[Entry], now_ms: int) -> Runs:
     silence_s = max(0, now_ms - entries[0].at_ms) / 1000
     gaps = [(entry.at_ms - before.at_ms) / 1000 for entry, before in pairwise(entries) if entry.event == "acquire"]
     gaps += [] if snapshot.owner else [silence_s]
-    token = snapshot.pending and snapshot.pending.token  # another program that takes it over begins it again
-    begun = [entry for entry in entries if entry.event == "begin" and entry.token == token]
-    same = [entry for entry in begun if snapshot.pending and entry.sequence == snapshot.pending.sequence]
-    pending_s = max(0, now_ms - same[-1].at_ms) / 1000 if same else None
+    batch = snapshot.pending and (snapshot.pending.token, snapshot.pending.sequence)
+    begun = [entry for entry in entries if entry.event == "begin" and (entry.token, entry.sequence) == batch]
+    # Another program that takes it over begins it again: the first begin counts.
+    pending_s = max(0, now_ms - begun[-1].at_ms) / 1000 if begun else None
     return Runs(max(gaps, default=None), silence_s, pending_s)
 
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from offsetkeeper.errors import Refused
 from offsetkeeper.sinks.limits import Limits, all_nines
 from offsetkeeper.sinks.table import Column, Target, merged_keys, no_table, no_unique_index
+from offsetkeeper.stores.mysql import Connection, triggers
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
-
-    from offsetkeeper.stores.mysql import Connection
 
 _FIND = """
     SELECT table_name, table_type LIKE '%%VIEW%%', engine FROM information_schema.tables
@@ -31,9 +30,6 @@ _PADS = "SELECT CONVERT('a' USING {charset}) COLLATE {collation} = CONVERT('a ' 
 _UNIQUE = """
     SELECT index_name, column_name, sub_part FROM information_schema.statistics
     WHERE table_schema = %s AND table_name = %s AND non_unique = 0"""
-_TRIGGERS = """
-    SELECT 1 FROM information_schema.triggers
-    WHERE event_object_schema = %s AND event_object_table = %s AND action_timing = 'BEFORE' LIMIT 1"""
 _GENERATED = re.compile(r"(VIRTUAL|STORED|PERSISTENT) GENERATED", re.IGNORECASE)
 _WHOLE = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "uuid", "inet4", "inet6"})
@@ -116,7 +112,8 @@ class Relation(NamedTuple):
         name: name without the schema.
         columns: columns in their order.
         unique: names of the columns of each unique index; None for a part of a column, or an expression.
-        triggers: whether a trigger sees each row before it is written; a user without the right TRIGGER sees none.
+        triggers: whether a trigger sees the rows of an upsert before they are written; a user without the right TRIGGER
+            sees none.
     """
 
     schema: str
@@ -162,8 +159,8 @@ def find_table(connection: Connection, target: Target, database: str, address: s
         replace(column, padded=_pads(connection, column)) if column.name in exact and column.charset else column
         for column in columns
     ]
-    triggers = bool(connection.execute(_TRIGGERS, where).fetchall())
-    return Relation(*where, columns, unique, triggers)
+    changed = target.mode == "upsert" and bool(triggers(connection, where[0], [target.table], "BEFORE"))
+    return Relation(*where, columns, unique, changed)
 
 
 def check_key(relation: Relation, target: Target, address: str, names: Collection[str] = ()) -> None:

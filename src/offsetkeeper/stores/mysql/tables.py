@@ -33,7 +33,7 @@ _ENGINES = """
     WHERE table_schema = %s AND table_name IN ({names}) AND COALESCE(engine, '') <> 'InnoDB'"""
 _TRIGGERS = """
     SELECT CONCAT('trigger ', trigger_name, ' of table ', event_object_table) FROM information_schema.triggers
-    WHERE event_object_schema = %s AND event_object_table IN ({names})"""
+    WHERE event_object_schema = %s AND action_timing LIKE %s AND event_object_table IN ({names})"""
 _KEYS = """
     SELECT GROUP_CONCAT(column_name ORDER BY column_name) AS parts FROM information_schema.statistics
     WHERE table_schema = %s AND table_name = %s AND non_unique = 0 GROUP BY index_name
@@ -77,10 +77,17 @@ def check_engine(connection: Connection, address: str, schema: str, names: Seque
         )
 
 
-def triggers(connection: Connection, schema: str, names: Sequence[str]) -> list[str]:
-    """Return the triggers of tables, which may change what is written; a user without TRIGGER sees none."""
+def triggers(connection: Connection, schema: str, names: Sequence[str], timing: str = "%") -> list[str]:
+    """Return the triggers of tables, which may change what is written; a user without TRIGGER sees none.
+
+    Args:
+        connection: a connection to the server.
+        schema: schema of the tables.
+        names: their names without the schema.
+        timing: of which timing, such as "BEFORE"; a pattern for LIKE.
+    """
     statement = _TRIGGERS.format(names=", ".join(["%s"] * len(names)))
-    return [text for (text,) in connection.execute(statement, (schema, *names)).fetchall()]
+    return [text for (text,) in connection.execute(statement, (schema, timing, *names)).fetchall()]
 
 
 def check_tables(connection: Connection, tables: Tables, settings: StoreSettings, address: str) -> None:
