@@ -28,3 +28,8 @@ pytest_plugins = [
 # No test is timed: on a busy machine hypothesis's own limits would fail one that is right.
 settings.register_profile("offsetkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("offsetkeeper")
+
+
+def pytest_report_header() -> str:
+    """See `fixtures.archives`."""
+    return archives.told()

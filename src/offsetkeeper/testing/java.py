@@ -94,7 +94,7 @@ def class_archive(main: str) -> list[str]:
     A JVM of another release, or with other jars, takes no notice of the archive (JEP 350).
     """
     folder = os.environ.get(ARCHIVES)
-    file = Path(folder or "", f"{main}.jsa")
+    file = Path(folder or "", f"{main}.jsa").resolve()  # each server has a working folder of its own
     if folder and file.exists():
         return [f"-XX:SharedArchiveFile={file}", "-Xlog:cds*=off"]
     return [f"-XX:ArchiveClassesAtExit={file}", "-Xlog:cds*=off"] if folder and os.environ.get(RECORDED) else []
