@@ -98,6 +98,14 @@ def test_a_name_that_leads_to_another_cluster_mixes_no_records() -> None:
     assert tally.states > 5000
 
 
+def test_a_batch_that_another_program_takes_over_is_in_the_outputs_of_the_one_that_commits_it() -> None:
+    """Tables of one name share a mark, so a run of the first program that stalls may land the batch, too."""
+    chosen = [each for each in wide() if "another program" in each.name]
+    tally, failure = wander(chosen, seed="programs", histories=600)
+    assert failure is None, str(failure)
+    assert tally.states > 5000
+
+
 def test_an_output_with_slots_has_each_batch_once() -> None:
     """Each slot lands alone, so that a run may die between two of them."""
     chosen = [each for each in wide() if each.name.startswith("exactly once, slots")]

@@ -52,7 +52,7 @@ BATCHES = (
     replace(BATCH, lands_in=("dead_letters",)),
     replace(BATCH, lands_in=("dead_letters",), program=Program(("t",), ("Table x", "dead letters to Table y"))),
 )
-SAYS = (None, Landing.ABSENT, Landing.LANDED, Landing.VOID, Landing.PARTLY, Landing.CUT)
+SAYS = (None, Landing.ABSENT, Landing.LANDED, Landing.ELSEWHERE, Landing.VOID, Landing.PARTLY, Landing.CUT)
 OUTPUTS = ("one", "two", "dead_letters")
 PENDING = "at a start, of the pending batch of an earlier run"
 UNSETTLED = "at a start, of an unsettled batch, which a reset has dropped"
@@ -186,6 +186,16 @@ def test_a_batch_is_dropped_after_a_failure_only_if_it_is_lost_and_rows_are_not_
                 assert fate is Fate.DROP, found
 
 
+def test_a_batch_whose_mark_may_be_that_of_another_target_is_neither_finished_nor_counted() -> None:
+    found = [each for each in EVERY if each.diverted and each.policies.pending != "drop"]
+    assert found
+    for each in found:
+        assert attempt(at_start, each) is StartRefused, each
+        assert attempt(when_unsettled, each) is StartRefused, each
+    dropped = [replace(each, policies=Policies(pending="drop")) for each in found]
+    assert {attempt(when_given_up, each) for each in dropped if each.diverted} == {Fate.DROP}
+
+
 def test_a_batch_that_is_lost_is_not_dropped_in_other_outputs_than_those_that_may_have_it() -> None:
     found = [each for each in EVERY if each.anew and each.exactly and each.losses and not each.had]
     assert {attempt(at_start, each) for each in found} <= {StartRefused, CheckpointMismatch}
@@ -200,7 +210,7 @@ def test_an_unsettled_batch_counts_only_if_all_outputs_have_it_and_no_state_lack
         gone = found.marked is not None and {*found.batch.lands_in} - {*found.marked}
         if found.policies.pending == "drop":
             assert fate is not StartRefused, found
-        elif gone or found.astray:
+        elif gone or found.astray or found.diverted:
             assert fate is StartRefused, found
         else:
             assert fate is (Fate.COUNT if found.had and found.query is None else Fate.DROP), found

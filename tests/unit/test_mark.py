@@ -31,7 +31,10 @@ A, L, V = Landing.ABSENT, Landing.LANDED, Landing.VOID
         (MINE, Landing.LANDED),
         (MINE._replace(void=True), Landing.VOID),
         (MINE._replace(token="other"), Landing.OTHER),
-        (MINE._replace(digest="0" * 16, void=True), Landing.OTHER),
+        (MINE._replace(digest="0" * 16), Landing.ELSEWHERE),
+        (MINE._replace(digest="0" * 16, partly=True), Landing.ELSEWHERE),
+        (MINE._replace(digest="0" * 16, void=True), Landing.VOID),
+        (MINE._replace(digest="0" * 16, token="other", void=True), Landing.OTHER),
         (MINE._replace(partly=True), Landing.PARTLY),
         (MINE._replace(partly=True, void=True), Landing.CUT),
         (MINE._replace(partly=True, token="other"), Landing.OTHER),
@@ -73,8 +76,23 @@ def test_a_batch_whose_rest_was_dropped_cannot_be_finished_exactly_once() -> Non
     )
 
 
-def test_the_digest_is_of_the_ranges_alone() -> None:
-    """So it is the same for each try of the batch, and in each release."""
+@pytest.mark.parametrize(
+    ("mark", "target", "says"),
+    [
+        (OutputMark.of(BATCH, "orders"), "orders", Landing.LANDED),
+        (OutputMark.of(BATCH, "orders"), "payments", Landing.ELSEWHERE),
+        (OutputMark.of(BATCH, "orders"), "", Landing.ELSEWHERE),
+        (OutputMark.of(BATCH, "orders", void=True), "payments", Landing.VOID),
+        (MINE, "orders", Landing.LANDED),  # of release 0.2
+    ],
+)
+def test_tables_that_share_a_mark_do_not_share_a_batch(mark: OutputMark, target: str, says: Landing) -> None:
+    assert landing(mark, BATCH, target) is says
+    assert OutputMark.parse(str(mark)) == mark
+
+
+def test_the_digest_is_of_the_ranges_and_the_target() -> None:
+    """So it is the same for each try of the batch, and without a target in each release."""
     assert OutputMark.of(replace(BATCH, query=COUNT, retry=True, written=("x",))) == MINE
     assert OutputMark.of(replace(BATCH, ranges=(OffsetRange("t", 0, 10, 16),))).digest != MINE.digest
 

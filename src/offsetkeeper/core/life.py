@@ -8,7 +8,7 @@ at a start, of the pending batch of an earlier run:
     another program began it, and the policy is pending="own"       StartRefused
     a marked output may have it; no marked one here has that name   StartRefused
     an output has it, or may by its mark; none here has that name   StartRefused
-    pending="finish", others are here, and a mark shows the batch   StartRefused
+    by a mark, it is or may be in another target than those here    StartRefused
     it is for marked dead letters, and others are here              StartRefused
     its positions were edited from outside                          StartRefused
     this run is at most once                                        COUNT
@@ -18,28 +18,29 @@ at a start, of the pending batch of an earlier run:
     it is lost, this run is exactly once, an output may have it     StartRefused
     it is lost                                                      DROP
     a run without state began it, and one starts                    FINISH
-    the query with state that began it starts, with offsets for it  CheckpointMismatch
-    the query with state that began it starts                       WAIT
-    a query with state began it or starts, and not the same one     CheckpointMismatch
+    its query with state starts, with offsets given for it          CheckpointMismatch
+    its query with state starts                                     WAIT
+    another query with state began it, or starts                    CheckpointMismatch
 
 at a start, of an unsettled batch, which a reset has dropped:
     not "drop", a marked one may have it; none here has that name   StartRefused
     not "drop", its marked outputs are others than those here       StartRefused
+    not "drop", by a mark it is in another target than those here   StartRefused
     all outputs have it, and no query with state starts             COUNT
     anything else                                                   DROP
 
 after a failure, before the next attempt of a run without a query:
     its records can be read                                         FINISH
-    begun, exactly once, and some outputs may have it               StartRefused
-    anything else                                                   DROP
-
-when one of the tables above drops a pending batch, or the quarantine cuts a batch:
-    it was begun, and all outputs have it                           COUNT
-    begun, exactly once, not pending="drop", and an output has it   StartRefused
+    begun, exactly once, and only some outputs have it, or may      StartRefused
     anything else                                                   DROP
 
 when a record fails, before the quarantine cuts the batch:
     begun, exactly once, not pending="drop", and only some have it  KEEP
+    anything else                                                   DROP
+
+when one of the tables above drops a pending batch, or the quarantine cuts a batch:
+    it was begun, and all outputs have it                           COUNT
+    begun, exactly once, not pending="drop", and a mark shows it    StartRefused
     anything else                                                   DROP
 
 when a query runs a batch, and one is pending:
@@ -48,59 +49,74 @@ when a query runs a batch, and one is pending:
 
 **What a table says.** FINISH: the batch is processed, with the same ranges and the same id. An output that has it, by
 its mark or by the ledger's note, is left out; one that keeps no mark may get it twice. COUNT: it is committed, and
-nothing is written. DROP: it is given up, and its records are read again in other batches. WAIT: a query with state
-runs it again from its own checkpoint. KEEP: the run ends with the error of the record, and a mended program finishes
-the batch. An error changes nothing: the batch stays pending or unsettled, and the next start looks again. So it does
-after a run that was killed, or that ended with an error for another reason, such as its last attempt.
+nothing is written. DROP: it is given up, and its records are read again in other batches. An output that has it keeps
+it, and gets these records twice. WAIT: a query with state runs it again from its own checkpoint. KEEP: the run ends
+with the error of the record, and a mended program finishes the batch.
 
-**Which outputs have it.** A marked output keeps a mark, see `core.mark`, which tells. An unmarked one has the batch
-if the ledger has noted so, as it does when one of several is written; else it may have it. Beside marked outputs, one
-in the store's transaction does not have it. A batch is lost if Kafka no longer holds all of its records, or if a mark
-says that a run has dropped it. A run without state is a run without a query, or a query without state.
+An error changes nothing: the batch stays pending or unsettled, and the next start looks again. The same holds for a run
+that was killed, or that ended with another error, such as that of its last attempt. The texts of the errors say what an
+operator can do. Mostly that is to start the program that began the batch, or to drop the batch.
 
-**Before the first table** a start compares the marks of all its outputs with the ledger. Only the lines of another
-program come before that. If the store was restored to before a batch that an output has, the start raises
-`MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same number is `MarkMismatch`. Each
-refuses the start until the restore is undone, or `adopt` accepts the mark. An output without a mark says nothing of
-this.
+**Which outputs have it.** An output is marked if it keeps a mark, see `core.mark`, and the mark tells whether it has
+the batch. An unmarked one has it if the ledger has noted so, as it does when one of several is written; else it may
+have it. An output in the store's transaction has nothing before the commit; beside marked outputs the tables count on
+that. A part of the batch counts like the batch, except where all outputs must have it. A batch is lost if Kafka no
+longer holds all of its records, or if a mark says that a run has dropped it. A run without state is a run without a
+query, or a query without state.
 
-**The plan.** A start plans where it reads behind the batch before it does what the table says. If a policy for
-positions stops the plan, nothing has changed. After a failure a run plans too before it drops a batch: if the plan
-stops, the run ends with `StartRefused`, no void mark is made, and the batch stays pending. By default it stops if the
-log was cut before the start of the batch, or if records before it are lost. A cut within the batch stops no plan:
-where the tables drop the batch, its records are read again from its start. A pending batch is finished also if some
-of its topics are no longer read.
+**Names and targets.** A mark is of a name: outputs of one name in one schema share it, whatever table they write to. So
+a mark says for which target the batch landed. With another target here, nobody knows whether the rows are where they
+belong, and the start is refused. A mark of release 0.2 does not name its target. It counts for the output here; but
+with "finish" for other outputs, see below, it may be in another one.
 
-**Void marks.** Before the fourth table, and for an unsettled batch before the second, void marks keep the batch out
-of the marked outputs that do not have it.
+**Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
+an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
+number is `MarkMismatch`. Each refuses the start until the restore is undone, or `adopt` accepts the mark. An output
+that keeps no mark says nothing of this. Three lines are asked even before the marks: the two of "others than those
+here" that begin with a policy, and that of "own". The outputs of another program lack batches, which is no loss.
 
-**At most once** knows no marks. Such a run refuses a batch with marked outputs, by the fourth line, and counts
-another.
+**The plan.** A start plans where it reads on before it does what the table says. FINISH and COUNT: it plans from the
+end of the batch. DROP and WAIT: from the positions, so from the start of the batch. If a policy for positions stops the
+plan, the start is refused, and nothing has changed. By default it is refused if retention has deleted records of a
+batch that is to be dropped (`below_beginning`), or if an election cut the log below the place where it plans from
+(`cut`). A cut within a batch that is dropped stops no plan: its records are read again from its start. After a failure
+a run plans too before it drops a batch: if the plan stops, the run ends with `StartRefused`, no void mark is made, and
+the batch stays pending. A pending batch is finished also if some of its topics are no longer read.
+
+**Void marks.** Before a pending batch is dropped, or an unsettled one settled, void marks keep it out of the marked
+outputs that do not have it. What they find decides between COUNT and DROP.
+
+**At most once** knows no marks: each output of such a run is unmarked, a table too. So a batch that it began counts.
+One that a run with another guarantee began for marked outputs is refused, as no marked output has that name.
 
 **A reset** drops the pending batch if it moves one of its partitions, and always if it is of a query with state;
 otherwise the batch stays pending. See `core.rules`. If marked outputs may have a dropped batch, it is unsettled, and
-the next start asks the second table, and no other. If it counts as done, then only in the partitions that no reset
-has moved or named; in the others, the records that the reset has chosen are read. A dropped batch without marked
-outputs is gone.
+the next start asks the second table, and no other. If it counts as done, then only in the partitions that no reset has
+named, whether it moved them or they stood there already; in the others, the records that the reset has chosen are read.
+A dropped batch without marked outputs is gone.
 
-**Queries.** A query without state gives its pending batch to a run, by the first table, before the query starts. For
-one with state (WAIT) the batch must be the next one of its checkpoint, with the same ranges, else
-`CheckpointMismatch`. A query's batch is tried again as often as the pace allows, and the third table is not asked. If
-its log was cut meanwhile, the query ends with `RangeGone`, and the batch stays pending for the next start.
+**Queries.** A query without state gives its pending batch to a run, by the table of a start, before the query starts.
+For one with state (WAIT) the batch must be the next one of its checkpoint, with the same ranges, else
+`CheckpointMismatch`; no policy finishes it in another program. A query's batch is tried again as often as the pace
+allows, and no table is asked after a failure. If its log was cut meanwhile, the query ends with `RangeGone`, and the
+batch stays pending for the next start.
 
-**Dead letters.** After a DROP the record is tried again. A batch for unmarked dead letters looks like any other to
-the ledger, until they are noted to have it: it is finished by the function.
+**Dead letters.** After the quarantine has dropped a batch, its records are tried again, in smaller batches. A batch for
+unmarked dead letters looks like any other to the ledger until it is noted to be there: a start finishes it with the
+function.
 
-**Programs.** `Policies(pending=…)` is about the batch of an earlier run. "own", the default, finishes a batch that
-this program began. "finish" also finishes one of another program. "drop" drops it. Another program has no topic, or
-no output of the same kind and target, in common with the run that began the batch. An output that does not tell its
-target, such as a function, could be any. If all outputs are others, what has landed under their names has landed
-elsewhere. Then "finish" begins the batch again for this program, and writes it into each output that does not have it
-by its own mark. From then on the batch is this program's, and the one that began it is refused. "finish" needs
-outputs of the same names, and is refused if an unmarked output has the batch, or if a mark shows it: outputs of one
-name in one schema share a mark, so that may be the mark of an output of the other program. It does not finish marked
-dead letters of another program. Outputs of records are compared with outputs of records, and dead letters with dead
-letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep the batch out there.
+**Programs.** `Policies(pending=…)` is about the batch of an earlier run. "own", the default, finishes a batch that this
+program began. "finish" also finishes one of another program. "drop" drops it, and lets this run drop a batch of its own
+that an output has. Another program has no topic, or no output of the same kind and target, in common with the run that
+began the batch. An output that does not tell its target, such as a function, could be any. If all outputs are others,
+what has landed under their names has landed elsewhere. Then "finish" begins the batch again for this program, and
+writes it into each output that does not have it by its own mark, even if it is known to be nowhere. While it is
+pending, it is this program's, and a start of the other one is refused. A run of the other one that still lives may land
+it there too; it cannot commit it. After the commit the other program may start, and its outputs lack the batch.
+"finish" needs outputs of the same names, and is refused if an unmarked output has the batch, or if a mark shows it. It
+does not finish marked dead letters of another program. Outputs of records are compared with outputs of records, and
+dead letters with dead letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep
+the batch out there.
 """
 
 from __future__ import annotations
@@ -208,6 +224,12 @@ class Situation:
         """The outputs that have the batch, or a part of it."""
         known = {*self._known.written, *(name for name, each in self.landings.items() if each in _HAVING)}
         return [name for name in self._outputs if name in known]
+
+    @property
+    def diverted(self) -> list[str]:
+        """The outputs that have the batch by their mark, but in another target, or maybe so."""
+        there = {name for name, each in self.landings.items() if each is Landing.ELSEWHERE} - {*self._known.written}
+        return [name for name in self._outputs if name in there or (self.anew and name in self.having)]
 
     @property
     def held(self) -> Having:
@@ -445,12 +467,23 @@ def _is_unsettled_elsewhere(found: Situation) -> StartRefused:
     )
 
 
-def _may_be_the_others(found: Situation) -> StartRefused:
+def _is_diverted(found: Situation) -> StartRefused:
+    pending = "is pending" if found.begun else "was dropped by a reset"
+    other = f", and another program began it. {_both(found)}" if found.elsewhere else ""
+    if found.elsewhere:
+        way = (
+            "Start that program once, to finish the batch. If it is this program with a new output, start it once with "
+            f"the old one. {_GONE}"
+        )
+    else:
+        way = (
+            "A run of another program has landed it there after this one had taken the batch over; or this program had "
+            f"another output there, so start it once with the old one. {_dropping(found)}, and outputs that have it "
+            "get its records twice"
+        )
     return StartRefused(
-        f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. By its mark, "
-        f"{named(found.having[0])} has the batch. But outputs of one name in one schema share a mark, so the batch may "
-        "be in the output of that program. Start that program once, to finish the batch. If it is this program with a "
-        f"new output, start it once with the old one. {_GONE}"
+        f"batch {found.batch.id} {pending}{other}. By its mark, {named(found.diverted[0])} has the batch. But outputs "
+        f"of one name in one schema share a mark, and the batch is or may be in another one. {way}"
     )
 
 
@@ -546,9 +579,9 @@ AT_START = (
     Line("a marked output may have it; no marked one here has that name", lambda s: s.unmarked, _lacks_mark),
     Line("an output has it, or may by its mark; none here has that name", lambda s: s.lacking, _lacks_output),
     Line(
-        'pending="finish", others are here, and a mark shows the batch',
-        lambda s: s.anew and s.having,
-        _may_be_the_others,
+        "by a mark, it is or may be in another target than those here",
+        lambda s: s.diverted,
+        _is_diverted,
     ),
     Line(
         "it is for marked dead letters, and others are here",
@@ -576,12 +609,12 @@ AT_START = (
         "a run without state began it, and one starts", lambda s: s.batch.query is None and s.query is None, Fate.FINISH
     ),
     Line(
-        "the query with state that began it starts, with offsets for it",
+        "its query with state starts, with offsets given for it",
         lambda s: _runs_its_query(s) and not s.batch.partitions.isdisjoint(s.given),
         _offset_is_given,
     ),
-    Line("the query with state that began it starts", _runs_its_query, Fate.WAIT),
-    Line("a query with state began it or starts, and not the same one", lambda _: True, _is_of_another),
+    Line("its query with state starts", _runs_its_query, Fate.WAIT),
+    Line("another query with state began it, or starts", lambda _: True, _is_of_another),
 )
 WHEN_UNSETTLED = (
     Line(
@@ -595,13 +628,18 @@ WHEN_UNSETTLED = (
         _is_unsettled_elsewhere,
         early=True,
     ),
+    Line(
+        'not "drop", by a mark it is in another target than those here',
+        lambda s: s.policies.pending != "drop" and s.diverted,
+        _is_diverted,
+    ),
     Line("all outputs have it, and no query with state starts", lambda s: s.had and s.query is None, Fate.COUNT),
     Line("anything else", lambda _: True, Fate.DROP),
 )
 AFTER_FAILURE = (
     Line("its records can be read", lambda s: not s.problems, Fate.FINISH),
     Line(
-        "begun, exactly once, and some outputs may have it",
+        "begun, exactly once, and only some outputs have it, or may",
         lambda s: s.begun and s.exactly and s.had is None,
         _is_somewhere,
     ),
@@ -610,7 +648,7 @@ AFTER_FAILURE = (
 WHEN_GIVEN_UP = (
     Line("it was begun, and all outputs have it", lambda s: s.begun and s.had, Fate.COUNT),
     Line(
-        'begun, exactly once, not pending="drop", and an output has it',
+        'begun, exactly once, not pending="drop", and a mark shows it',
         lambda s: s.once and _HAVING.intersection(s.landings.values()),
         _is_somewhere,
     ),
@@ -701,6 +739,7 @@ def landed_text(batch: Batch, landings: Mapping[str, Landing]) -> str:
     """Return which outputs have a dropped batch, for the log and the history."""
     says = {
         Landing.LANDED: "has it",
+        Landing.ELSEWHERE: "has it in another target",
         Landing.VOID: "does not have it",
         Landing.CUT: "has a part of it, and will not get the rest",
     }

@@ -1,18 +1,22 @@
 """The mark that an output keeps of its last batch, and what it says about a batch. Pure.
 
-An output that keeps a mark changes it in the same step as its rows, by compare-and-set. Each group has one mark in each
-output. The batch's sequence orders marks: sequences rise, also through rewinds, and a ledger never uses one twice.
+An output that keeps a mark changes it in the same step as its rows, by compare-and-set. Each group has one mark for
+each name of an output. The batch's sequence orders marks: sequences rise, also through rewinds, and a ledger never uses
+one twice.
 
-    the output's mark                           the batch is written       the batch is dropped
-    ABSENT    none, or of an earlier batch      rows and mark land         a void mark lands: the batch can never land
-    LANDED    of this batch                     nothing to do              reported: the output has it
-    VOID      of this batch, which was dropped  BatchVoid                  nothing to do
-    OTHER     of another, same sequence         MarkMismatch               reported: it can no longer land
-    PASSED    of a later batch                  Fenced, or MarkAhead       reported: it can no longer land
-    PARTLY    of this batch, output has a part  the rest lands             the rest is made void: CUT
-    CUT       of this batch, rest was dropped   BatchVoid                  nothing to do
+    the output's mark                             the batch is written       the batch is dropped
+    ABSENT     none, or of an earlier batch       rows and mark land         a void mark lands: it can never land
+    LANDED     of this batch                      nothing to do              reported: the output has it
+    ELSEWHERE  of this batch, in another target   MarkMismatch               reported: it can no longer land
+    VOID       of this batch, which was dropped   BatchVoid                  nothing to do
+    OTHER      of another batch, same sequence    MarkMismatch               reported: it can no longer land
+    PASSED     of a later batch                   Fenced, or MarkAhead       reported: it can no longer land
+    PARTLY     of this batch, output has a part   the rest lands             the rest is made void: CUT
+    CUT        of this batch, rest was dropped    BatchVoid                  nothing to do
 
-The last two occur in outputs with slots. Each slot has its own mark for its part of the rows; see `together`.
+Tables of one schema share the mark of a name. So the digest of a mark is also of the target, if the output tells it. A
+mark of release 0.2 has a digest without the target: the batch could be in any. The last two lines occur in outputs with
+slots. Each slot has its own mark for its part of the rows; see `together`.
 
 A start is refused if a mark does not match the ledger: it is of a later batch than the ledger knows (the store was
 restored, or the ledger was created again), of an earlier batch than the ledger says that the output has (the output was
@@ -44,7 +48,7 @@ class OutputMark(NamedTuple):
     Attributes:
         sequence: sequence of the batch.
         token: token of the batch.
-        digest: digest of its ranges: 16 hexadecimal digits.
+        digest: digest of its ranges and of the target with its rows: 16 hexadecimal digits.
         void: whether the output lacks the batch, or the rest of it, and will never get it.
         partly: whether the output has only a part of the batch.
     """
@@ -56,10 +60,16 @@ class OutputMark(NamedTuple):
     partly: bool = False
 
     @classmethod
-    def of(cls, batch: Batch, *, void: bool = False) -> Self:
-        """Return the mark of a batch."""
-        lines = batch.lines()
-        return cls(batch.sequence, batch.token, hashlib.sha256(lines.encode()).hexdigest()[:16], void)
+    def of(cls, batch: Batch, target: str = "", *, void: bool = False) -> Self:
+        """Return the mark of a batch.
+
+        Args:
+            batch: the batch.
+            target: what the output writes to, such as a table's name; empty if it does not tell.
+            void: whether the batch is dropped.
+        """
+        text = "\n".join([batch.lines(), *([target] if target else [])])
+        return cls(batch.sequence, batch.token, hashlib.sha256(text.encode()).hexdigest()[:16], void)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -83,6 +93,7 @@ class Landing(Enum):
 
     ABSENT = auto()
     LANDED = auto()
+    ELSEWHERE = auto()
     VOID = auto()
     OTHER = auto()
     PASSED = auto()
@@ -90,14 +101,23 @@ class Landing(Enum):
     CUT = auto()
 
 
-def landing(mark: OutputMark | None, batch: Batch) -> Landing:
-    """Return what an output's mark says about a batch."""
+def landing(mark: OutputMark | None, batch: Batch, target: str = "") -> Landing:
+    """Return what an output's mark says about a batch.
+
+    Args:
+        mark: mark of the output.
+        batch: the batch.
+        target: as in `OutputMark.of`.
+    """
     if mark is None or mark.sequence < batch.sequence:
         return Landing.ABSENT
     if mark.sequence > batch.sequence:
         return Landing.PASSED
-    if mark._replace(void=False, partly=False) != OutputMark.of(batch):
+    if mark.token != batch.token:
         return Landing.OTHER
+    here = mark.digest in {OutputMark.of(batch, target).digest, OutputMark.of(batch).digest}
+    if not here and not mark.void:  # a void mark keeps the batch out of each target
+        return Landing.ELSEWHERE
     if mark.partly:
         return Landing.CUT if mark.void else Landing.PARTLY
     return Landing.VOID if mark.void else Landing.LANDED

@@ -13,7 +13,7 @@ from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
+from offsetkeeper.core.mark import Landing, check_left, check_marks
 from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.retry import retry
@@ -222,7 +222,7 @@ class Delivery:
             return {}
         return {
             **dict.fromkeys(self.outputs.joiners, Landing.ABSENT),
-            **{name: landing(mark, snapshot.pending) for name, mark in marks.items()},
+            **{name: once[name].landing(mark, snapshot.pending) for name, mark in marks.items()},
         }
 
     def landed_before(self, batch: Batch) -> dict[str, Landed]:

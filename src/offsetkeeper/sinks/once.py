@@ -45,10 +45,12 @@ class Once:
     Attributes:
         lander: lands rows and mark in one step.
         output: name of the output; empty if it is the only one.
+        target: what the output writes to; empty if it does not tell. See `OutputMark.of`.
     """
 
     lander: Lander
     output: str
+    target: str = ""
 
     def seen(self, group: str) -> Seen:
         """Return the mark of a group, and the identity of the target.
@@ -62,6 +64,10 @@ class Once:
     def mark(self, group: str) -> OutputMark | None:
         """Return the mark of a group; see `seen`."""
         return self.seen(group).mark
+
+    def landing(self, mark: OutputMark | None, batch: Batch) -> Landing:
+        """Return what a mark says about a batch, see `core.mark`."""
+        return landing(mark, batch, self.target)
 
     def lost(self, landed: Landed, seen: Seen) -> str:
         """Return why rows that the ledger knows in the output are gone; empty if they are there, or there were none.
@@ -99,7 +105,7 @@ class Once:
             return Written(used=True, target=seen.target)
         late = (check,) if self.lander.late else ()
         try:
-            target = self.lander.land(key, seen, OutputMark.of(batch), staged, *late)
+            target = self.lander.land(key, seen, OutputMark.of(batch, self.target), staged, *late)
         except (MarkMoved, OutcomeUnknown):
             seen, target = self.lander.seen(key), None
             if not self._has(seen, batch, landed):
@@ -121,11 +127,11 @@ class Once:
         for _ in range(_TRIES):
             seen = self.lander.seen(key)
             self._check_kept(seen, batch, landed)
-            found = landing(seen.mark, batch)
+            found = self.landing(seen.mark, batch)
             if found not in {Landing.ABSENT, Landing.PARTLY}:
                 return Outcome(found, seen.target)
             try:
-                target = self.lander.land(key, seen, OutputMark.of(batch, void=True), None)
+                target = self.lander.land(key, seen, OutputMark.of(batch, self.target, void=True), None)
             except MarkMoved:
                 continue
             after = Landing.VOID if found is Landing.ABSENT else Landing.CUT
@@ -158,11 +164,17 @@ class Once:
         """
         self._check_kept(seen, batch, landed)
         mark = seen.mark
-        found, name = landing(mark, batch), named(self.output)
+        found, name = self.landing(mark, batch), named(self.output)
         if found in {Landing.VOID, Landing.CUT}:
             raise BatchVoid(f"{name}: another run has dropped batch {batch.id}; nothing was written. Start again")
         if found is Landing.PASSED:
             raise MarkAhead(f"{name} has a later batch than {batch.id}, with the mark '{mark}'; nothing was written")
+        if found is Landing.ELSEWHERE:
+            raise MarkMismatch(
+                f"by its mark, {name} has batch {batch.id}, but in another target than {self.target!r}: outputs of one "
+                "name in one schema share a mark. Nothing was written. Stop the program that writes there, and start "
+                "again: the start says how to go on"
+            )
         if found is Landing.OTHER:
             raise MarkMismatch(f"{name} has the mark '{mark}': {': '.join(mismatch(batch))}; nothing was written")
         return found is Landing.LANDED

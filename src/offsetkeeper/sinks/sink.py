@@ -153,4 +153,9 @@ def kind_and_target(sink: Sink) -> str:
 
     It is the same on each server, because a redeploy may give a server another name.
     """
-    return f"{type(sink).__name__} {getattr(sink, 'writes_to', '')}".rstrip()
+    return f"{type(sink).__name__} {target_of(sink)}".rstrip()
+
+
+def target_of(sink: Sink) -> str:
+    """Return the name of what a sink writes to; empty if it does not tell."""
+    return str(getattr(sink, "writes_to", ""))

@@ -235,7 +235,8 @@ class ModelMarkedOutput(ModelOutput):
     """An output that keeps a mark: rows and mark change in one step, by compare-and-set.
 
     Attributes:
-        mark: of the scenario's group.
+        writes_to: the table, if the output tells it.
+        marks: beside the tables: outputs of one name share a mark, whatever table they write to.
         backup: rows and mark before the newest batch.
         gone: ids of batches whose rows or void marks are gone: a backup was restored, or the target was made again.
         made: how often the target was made. The mark outlives it, as that of a topic does.
@@ -247,10 +248,20 @@ class ModelMarkedOutput(ModelOutput):
     checked: ClassVar[bool] = True
     landing: Callable[[str, str], None] = lambda *_: None
     elsewhere: tuple[dict[Row, int], OutputMark | None, int, tuple[dict[Row, int], OutputMark | None]] | None = None
-    mark: OutputMark | None = None
+    writes_to: str = ""
+    marks: dict[str, OutputMark | None] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     made: int = 1
     backup: tuple[dict[Row, int], OutputMark | None] = field(default_factory=lambda: ({}, None))
+
+    @property
+    def mark(self) -> OutputMark | None:
+        """The mark of the scenario's group."""
+        return self.marks.get(self.name)
+
+    @mark.setter
+    def mark(self, mark: OutputMark | None) -> None:
+        self.marks[self.name] = mark
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
@@ -307,7 +318,7 @@ class ModelMarkedOutput(ModelOutput):
 
     def look(self, key: MarkKey) -> Seen:  # noqa: ARG002 - as in `put`
         """Return the mark."""
-        return Seen(self.mark, target=str(self.made))
+        return Seen(self.mark, target="" if self.writes_to else str(self.made))
 
     def swap(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> bool:  # noqa: ARG002 - as in `put`
         """Land staged rows and the mark, unless the mark is no longer the one seen; return whether it was."""

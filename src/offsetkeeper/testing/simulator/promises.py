@@ -52,6 +52,7 @@ class Promises:
         self._begun: set[str] = set()
         self._committed: dict[str, tuple[OffsetRange, ...]] = {}
         self._dropped: set[str] = set()
+        self._taken_over: set[str] = set()
         self._void: set[tuple[str, str]] = set()
         self._refused: set[str] = set()
         self._skipped: dict[TopicPartition, Position] = {}
@@ -133,8 +134,9 @@ class Promises:
                 return
             self._broken("liveness", f"the last owner, undisturbed, ends with {last.raised!r}")
         for name in world.scenario.every_output:
-            rows = world.rows_of(name)
-            self._check_rows(name, rows)
+            tables = [world.rows_of(name, program) for program in range(len(world.scenario.tables))]
+            rows: Counter[Row] = sum(tables, Counter())
+            self._check_rows(name, self._once_taken_over(tables) if len(tables) > 1 else rows)
             wrong = sorted(row.record for row in rows if not self._belongs(row.record, name))
             if wrong:
                 self._broken("q", f"{name!r} has {wrong}, which belong elsewhere")
@@ -186,6 +188,7 @@ class Promises:
             self._check_identity(batch_id, entry.ranges)
         if entry.event == "begin":
             self._begun.add(batch_id)
+            self._taken_over |= {batch_id} if before.pending else set()
         if before.pending is not None and change.after.pending is None and entry.event != "commit":
             self._dropped.add(before.pending.id)
             unsettled = change.after.unsettled
@@ -226,8 +229,9 @@ class Promises:
         forgotten = [name for name in marked if change.after.landed_in(name).sequence != change.after.sequence]
         if forgotten:
             self._broken("i", f"batch {batch_id} is committed, and the ledger does not say so of {forgotten}")
+        program = world.program_of(change.before.pending)
         for name in outputs:
-            there = [row for row in world.rows_of(name) if row.batch == batch_id]
+            there = [row for row in world.rows_of(name, program) if row.batch == batch_id]
             lacking = wanted - {(r.record[0], r.record[2], r.record[3]) for r in there}
             if lacking and batch_id not in world.gone(name):  # the next landing tells that
                 self._broken("b", f"batch {batch_id} is committed, and {name!r} lacks {sorted(lacking)}")
@@ -258,7 +262,7 @@ class Promises:
     def _check_drop(self, before: Snapshot) -> None:
         """Check that a batch that can be read is not dropped, unless that is the policy."""
         world, pending = self._world, before.pending
-        if pending is None or world.scenario.policies.pending == "drop":
+        if pending is None or world.dropping:
             return
         if world.scenario.guarantee is Guarantee.EXACTLY_ONCE and "keyed" in world.scenario.every_output.values():
             self._broken("b", f"batch {pending.id} is dropped, though the output may have it")
@@ -277,6 +281,19 @@ class Promises:
             self._ranges[batch_id] = ranges  # nothing of the batch that had this id before is anywhere
             return
         self._broken("c", f"batch {batch_id} has the ranges {ranges}, and had {self._ranges[batch_id]}")
+
+    def _once_taken_over(self, tables: list[Counter[Row]]) -> Counter[Row]:
+        """Return the rows of all programs; of records in a batch that was taken over, those of one program.
+
+        Both may have such a batch, which `verify` tells; but none has it twice.
+        """
+        every: Counter[Row] = sum(tables, Counter())
+        shared = {row.record for row in every if row.batch in self._taken_over}
+        for record in shared:
+            copies = [Counter({row: n for row, n in rows.items() if row.record == record}) for rows in tables]
+            most = max(copies, key=Counter.total)
+            every = Counter({row: n for row, n in every.items() if row.record != record}) + most
+        return every
 
     def _check_rows(self, name: str, rows: Counter[Row]) -> None:
         world, guarantee = self._world, self._world.scenario.guarantee

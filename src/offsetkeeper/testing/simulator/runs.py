@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from offsetkeeper.checkpoint.log_format import (
     OffsetLog,
@@ -72,9 +72,9 @@ class StateFrame(Frame):
         return found
 
 
-def owner(world: World) -> None:
-    """Run the pipeline until it is caught up."""
-    engine = _direct(world, world.run_of(), until="caught_up")
+def owner(world: World, program: int = 0, pending: Literal["own", "finish", "drop"] = "own") -> None:
+    """Run the pipeline of a program until it is caught up."""
+    engine = _direct(world, world.run_of(program, pending), until="caught_up")
     if engine.quarantine is not None:
         engine.quarantine.letter = lambda records, _batch, **_: records
         engine.quarantine.letters.watch = engine.delivery.watch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -350,6 +351,25 @@ _EDITED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "queries with state and edits": {"actors": {**THREE_QUERIES, **_EDITORS}, "stateful": True},
     }
 )
+# Two programs on a group, which take batches over from each other; a run of each also waits for the other one.
+_BESIDE = partial(owner, program=1)
+_TAKING = partial(owner, pending="finish")
+_BESIDE_TAKING = partial(owner, program=1, pending="finish")
+_PROGRAMS: Mapping[str, Any] = MappingProxyType({"programs": {"a": owner, "b": _BESIDE}})
+_REPLACED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "another program": {"actors": {"A": owner, "B": _BESIDE_TAKING}, **_PROGRAMS},
+        "another program, and back": {
+            "actors": {"A": owner, "B": _BESIDE_TAKING, "A again": _TAKING, "B again": _BESIDE},
+            **_PROGRAMS,
+        },
+        "another program and operators": {
+            "actors": {"A": owner, "B": _BESIDE_TAKING, "A again": _TAKING, **_OPERATORS},
+            **_PROGRAMS,
+        },
+    }
+)
+_REPLACED_KINDS = {name: _KINDS[name] for name in ("exactly once, marked", "exactly once, two marked")}
 # Slots matter only to the output that has them.
 _SLOTTED_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
@@ -417,6 +437,7 @@ def wide() -> list[Scenario]:
         (_SLOTTED, _SLOTTED_KINDS),
         (_POISONED, _POISONED_KINDS),
         (_RESTORED, _RESTORED_POISONED_KINDS),
+        (_REPLACED, _REPLACED_KINDS),
     )
     return [each for casts, kinds in several for each in _with_kinds(casts, kinds)]
 

@@ -15,7 +15,7 @@ from offsetkeeper.core.model import Change, Guarantee, Landed
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.run import Pace, Run
-from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.errors import CheckpointMismatch, StartRefused
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.sinks import MarkKey, Outputs
@@ -72,6 +72,8 @@ class Scenario:
         retry_timeout_s: seconds for which a run retries; with 0, each error is raised at once.
         attempts: how often a batch is tried.
         marked_output: makes an output that keeps a mark: of its name, the schedule, and what each write calls first.
+        programs: what each program that is on the group runs, by the table that its outputs write to. The outputs have
+            the same names, and share the marks. Empty if there is one program, whose outputs do not tell their target.
     """
 
     name: str
@@ -93,6 +95,12 @@ class Scenario:
     retry_timeout_s: float = 60.0
     attempts: int = 3
     marked_output: Callable[..., ModelMarkedOutput] = ModelMarkedOutput
+    programs: Mapping[str, Callable[[World], None]] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[str]:
+        """What the outputs of each program write to."""
+        return [*self.programs] or [""]
 
     @property
     def joined(self) -> bool:
@@ -129,6 +137,7 @@ class World:
         rewound: whether they may come again into outputs that keep marks too, as after a reset.
         edited: whether an operator has changed the checkpoint of a query.
         mixed: whether a query ran meanwhile, which the operator has been told to stop.
+        dropping: whether runs drop a pending batch, by their policy.
     """
 
     def __init__(self, scenario: Scenario, pick: Picker, *, preemptions: int, faults: int) -> None:
@@ -143,7 +152,7 @@ class World:
         self.cluster.epochs = scenario.leader_epochs
         owners = scenario.actors if scenario.own_checkpoints else [""]
         self.checkpoints = {name: self._new_checkpoint(number) for number, name in enumerate(owners)}
-        self.repeats = self.rewound = self.edited = self.mixed = False
+        self.repeats = self.rewound = self.edited = self.mixed = self.dropping = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
         self._apart = {
@@ -157,7 +166,8 @@ class World:
         }
         self.apart = [name for name in self._apart if name != DEAD_LETTERS]
         for each in self._marked().values():
-            each.landing = self.promises.landing
+            each.landing, each.writes_to = self.promises.landing, scenario.tables[0]
+        self._programs = [self._apart, *(self._beside(table) for table in scenario.tables[1:])]
         for name, body in scenario.actors.items():
             self.schedule.add(name, partial(body, self))
         self.schedule.events += [Event(name, partial(happen, self)) for name, happen in scenario.events.items()]
@@ -187,7 +197,7 @@ class World:
 
     def digest(self) -> int:
         """Return a digest of the whole state: two worlds with the same have the same futures."""
-        apart = tuple(output.digest() for output in self._apart.values())
+        apart = tuple(output.digest() for program in self._programs for output in program.values())
         checkpoints = [checkpoint.digest() for checkpoint in self.checkpoints.values()]
         return hash(
             (
@@ -200,12 +210,13 @@ class World:
             )
         )
 
-    def run_of(self) -> Run:
-        """Return what the scenario's runs are asked for."""
-        scenario = self.scenario
-        sinks = {name: self._apart.get(name) or ModelJoiner(name, self.schedule) for name in scenario.every_output}
+    def run_of(self, program: int = 0, pending: Literal["own", "finish", "drop"] = "own") -> Run:
+        """Return what runs of a program of the scenario are asked for."""
+        scenario, apart = self.scenario, self._programs[program]
+        sinks = {name: apart.get(name) or ModelJoiner(name, self.schedule) for name in scenario.every_output}
         letters = sinks.pop(DEAD_LETTERS, None)
-        policies = scenario.policies if letters is None else replace(scenario.policies, poison="quarantine")
+        policies = replace(scenario.policies, pending="drop" if self.dropping else pending)
+        policies = policies if letters is None else replace(policies, poison="quarantine")
         return Run(
             group=GROUP,
             store_url=None,
@@ -282,13 +293,39 @@ class World:
     def _marked(self) -> dict[str, ModelMarkedOutput]:
         return {name: each for name, each in self._apart.items() if isinstance(each, ModelMarkedOutput)}
 
+    def program_of(self, batch: Batch | None) -> int:
+        """Return the number of the program whose batch it is in the ledger; 0 if the ledger does not say."""
+        program = batch and batch.program
+        told = {each.rpartition(" ")[2] for each in program.outputs} if program else set()
+        return next((number for number, table in enumerate(self.scenario.tables) if table in told), 0)
+
+    def _beside(self, table: str) -> dict[str, ModelOutput]:
+        """Return the outputs of another program: other rows, under the same marks."""
+        return {
+            name: ModelMarkedOutput(
+                name,
+                self.schedule,
+                self.promises.writing,
+                writes_to=table,
+                marks=first.marks,
+                landing=self.promises.landing,
+            )
+            for name, first in self._marked().items()
+        }
+
     def _go_on(self, name: str) -> None:
         if self.repeats:
             self.schedule.add(f"adopter before the {name}", partial(adopt, self))
             self.schedule.run()
-        body = next(iter(self.scenario.actors.values()))
+        bodies = [*self.scenario.programs.values()] or [*self.scenario.actors.values()]
+        found = self.store.state.snapshot
+        body = bodies[self.program_of(found.pending or found.unsettled)]
         last = self.schedule.add(name, partial(body, self))
         self.schedule.run()
+        if isinstance(last.raised, StartRefused) and self.scenario.programs:  # it says: drop the batch
+            self.dropping = True
+            last = self.schedule.add(f"{name}, which drops the batch", partial(body, self))
+            self.schedule.run()
         if isinstance(last.raised, CheckpointMismatch) and self.cluster.cut:  # it says: start with a new checkpoint
             self.checkpoints = dict.fromkeys(self.checkpoints, self._new_checkpoint(len(self.schedule.actors)))
             last = self.schedule.add(f"{name}, with a new checkpoint", partial(body, self))
@@ -308,9 +345,9 @@ class World:
         if self.schedule.undisturbed or self.store is self.copy:
             self.promises.applied(change, owner_id)
 
-    def rows_of(self, output: str) -> Counter[Row]:
-        """Return the rows of an output, and how often each is there."""
-        apart = self._apart.get(output)
+    def rows_of(self, output: str, program: int = 0) -> Counter[Row]:
+        """Return the rows of a program's output, and how often each is there."""
+        apart = self._programs[program].get(output)
         if apart is not None:
             return apart.counted()
         there = [*self.origin.rows(), *self.copy.rows()]
