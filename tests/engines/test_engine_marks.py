@@ -19,7 +19,7 @@ from engines.marked import Died, Marked, Stall, dies
 from offsetkeeper import Policies, Position, Progress, TopicPartition
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import Landed
-from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkMismatch, StartRefused
+from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkMismatch, SinkError, StartRefused
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.reset import apply_reset, plan_rewind, plan_undo
@@ -59,6 +59,22 @@ def test_what_landed_before_a_crash_is_committed_without_being_read_again(lab: L
     assert output.counted() == ALL
     assert lab.events()[-2:] == ["commit", "release"]
     assert lab.snapshot().landed == {"": Landed(1)}
+
+
+def test_a_batch_that_landed_is_committed_by_its_run_though_kafka_has_lost_it(
+    lab: Lab, name: str, output: Marked
+) -> None:
+    """The run asked the policy for records that it does not read any more, and ended with `StartRefused`."""
+
+    def fails_after_retention() -> None:
+        output.after = lambda: None
+        lab.delete_records(name, 2)
+        raise SinkError("the output went away")
+
+    output.after = fails_after_retention
+    run(lab, name, output, attempts=2)
+    assert output.counted() == ALL
+    assert (lab.snapshot().pending, lab.events()[-2:]) == (None, ["commit", "release"])
 
 
 def test_a_batch_that_is_to_be_dropped_and_has_landed_is_counted_and_no_position_goes_back(

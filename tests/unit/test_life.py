@@ -179,9 +179,8 @@ def test_a_batch_is_dropped_after_a_failure_only_if_it_is_lost_and_rows_are_not_
             if not found.problems:
                 assert fate is Fate.FINISH, found
             elif found.begun and found.exactly:
-                # Where all outputs have it, the table that comes after void marks counts it.
-                assert fate is (StartRefused if found.had is None else Fate.DROP), found
-                assert fate is StartRefused or found.had or not found.having, found
+                assert fate is {None: StartRefused, True: Fate.COUNT, False: Fate.DROP}[found.had], found
+                assert fate is not Fate.DROP or not found.having, found
             else:
                 assert fate is Fate.DROP, found
 

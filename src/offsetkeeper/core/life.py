@@ -6,8 +6,8 @@ at a start, of the pending batch of an earlier run:
     pending="drop", its marked outputs are others than those here   StartRefused
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
-    a marked output may have it; no marked one here has that name   StartRefused
-    an output has it, or may by its mark; none here has that name   StartRefused
+    it was begun for a marked output; none here has that name       StartRefused
+    an output is noted to have it, and none here is that one        StartRefused
     by a mark, it is or may be in another target than those here    StartRefused
     it is for marked dead letters, and others are here              StartRefused
     its positions were edited from outside                          StartRefused
@@ -23,7 +23,7 @@ at a start, of the pending batch of an earlier run:
     another query with state began it, or starts                    CheckpointMismatch
 
 at a start, of an unsettled batch, which a reset has dropped:
-    not "drop", a marked one may have it; none here has that name   StartRefused
+    not "drop", it was begun for a marked output; none is here      StartRefused
     not "drop", its marked outputs are others than those here       StartRefused
     not "drop", by a mark it is in another target than those here   StartRefused
     all outputs have it, and no query with state starts             COUNT
@@ -31,6 +31,7 @@ at a start, of an unsettled batch, which a reset has dropped:
 
 after a failure, before the next attempt of a run without a query:
     its records can be read                                         FINISH
+    begun, exactly once, and all outputs have it                    COUNT
     begun, exactly once, and only some outputs have it, or may      StartRefused
     anything else                                                   DROP
 
@@ -59,10 +60,10 @@ operator can do. Mostly that is to start the program that began the batch, or to
 
 **Which outputs have it.** An output is marked if it keeps a mark, see `core.mark`, and the mark tells whether it has
 the batch. An unmarked one has it if the ledger has noted so, as it does when one of several is written; else it may
-have it. An output in the store's transaction has nothing before the commit; beside marked outputs the tables count on
-that. A part of the batch counts like the batch, except where all outputs must have it. A batch is lost if Kafka no
-longer holds all of its records, or if a mark says that a run has dropped it. A run without state is a run without a
-query, or a query without state.
+have it. An output in the store's own transaction surely lacks the batch. The tables know this only beside marked
+outputs; alone, it may have the batch. A part of the batch counts like the batch, except where all outputs must have it.
+A batch is lost if Kafka no longer holds all of its records, or if a mark says that a run has dropped it. A run without
+state is a run without a query, or a query without state.
 
 **Names and targets.** A mark is of a name: outputs of one name in one schema share it, whatever table they write to. So
 a mark says for which target the batch landed. With another target here, nobody knows whether the rows are where they
@@ -72,8 +73,8 @@ with "finish" for other outputs, see below, it may be in another one.
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
 number is `MarkMismatch`. Each refuses the start until the restore is undone, or `adopt` accepts the mark. An output
-that keeps no mark says nothing of this. Three lines are asked even before the marks: the two of "others than those
-here" that begin with a policy, and that of "own". The outputs of another program lack batches, which is no loss.
+that keeps no mark says nothing of this. Three lines are asked even before that: "its marked outputs are others than
+those here" in both tables, and that of "own". The outputs of another program lack batches, which is no loss.
 
 **The plan.** A start plans where it reads on before it does what the table says. FINISH and COUNT: it plans from the
 end of the batch. DROP and WAIT: from the positions, so from the start of the batch. If a policy for positions stops the
@@ -84,20 +85,21 @@ a run plans too before it drops a batch: if the plan stops, the run ends with `S
 the batch stays pending. A pending batch is finished also if some of its topics are no longer read.
 
 **Void marks.** Before a pending batch is dropped, or an unsettled one settled, void marks keep it out of the marked
-outputs that do not have it. What they find decides between COUNT and DROP.
+outputs that do not have it. What they find decides: of a pending batch in the table before the last, of an unsettled
+one in its own. After a COUNT the plan is made again, from the end of the batch.
 
-**At most once** knows no marks: each output of such a run is unmarked, a table too. So a batch that it began counts.
-One that a run with another guarantee began for marked outputs is refused, as no marked output has that name.
+**At most once** knows no marks: each output of such a run is unmarked, a table too. So a batch that it began gets
+COUNT. One that a run with another guarantee began for marked outputs is refused, as here no output is marked.
 
 **A reset** drops the pending batch if it moves one of its partitions, and always if it is of a query with state;
 otherwise the batch stays pending. See `core.rules`. If marked outputs may have a dropped batch, it is unsettled, and
-the next start asks the second table, and no other. If it counts as done, then only in the partitions that no reset has
-named, whether it moved them or they stood there already; in the others, the records that the reset has chosen are read.
-A dropped batch without marked outputs is gone.
+the next start asks the second table, and no other. COUNT then covers only the partitions that no reset named. A named
+partition is read from where the reset put it, even if the reset did not move it. A dropped batch without marked outputs
+is gone.
 
 **Queries.** A query without state gives its pending batch to a run, by the table of a start, before the query starts.
 For one with state (WAIT) the batch must be the next one of its checkpoint, with the same ranges, else
-`CheckpointMismatch`; no policy finishes it in another program. A query's batch is tried again as often as the pace
+`CheckpointMismatch`; no policy lets another run or query finish it. A query's batch is tried again as often as the pace
 allows, and no table is asked after a failure. If its log was cut meanwhile, the query ends with `RangeGone`, and the
 batch stays pending for the next start.
 
@@ -106,17 +108,17 @@ unmarked dead letters looks like any other to the ledger until it is noted to be
 function.
 
 **Programs.** `Policies(pending=…)` is about the batch of an earlier run. "own", the default, finishes a batch that this
-program began. "finish" also finishes one of another program. "drop" drops it, and lets this run drop a batch of its own
-that an output has. Another program has no topic, or no output of the same kind and target, in common with the run that
-began the batch. An output that does not tell its target, such as a function, could be any. If all outputs are others,
-what has landed under their names has landed elsewhere. Then "finish" begins the batch again for this program, and
-writes it into each output that does not have it by its own mark, even if it is known to be nowhere. While it is
-pending, it is this program's, and a start of the other one is refused. A run of the other one that still lives may land
-it there too; it cannot commit it. After the commit the other program may start, and its outputs lack the batch.
-"finish" needs outputs of the same names, and is refused if an unmarked output has the batch, or if a mark shows it. It
-does not finish marked dead letters of another program. Outputs of records are compared with outputs of records, and
-dead letters with dead letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep
-the batch out there.
+program began. "finish" also finishes one of another program. "drop" drops it. With "drop", a run also drops a batch of
+its own that some outputs have. It is another program if the two share no topic, or no output of the same kind and
+target. An output that does not tell its target, such as a function, could be any. If all outputs are others, what has
+landed under their names has landed elsewhere. Then "finish" begins the batch again for this program, and writes it into
+all outputs here: what the ledger has noted of the old ones does not count. They may have the batch, whatever the marks
+say, so a batch that is lost is refused. While it is pending, it is this program's, and a start of the other one is
+refused. A run of the other one that still lives may land it there too; it cannot commit it. After the commit the other
+program may start, and its outputs lack the batch. "finish" needs outputs of the same names. If all outputs are others,
+it is also refused if an unmarked output of the other program is noted to have the batch, or if a mark shows it, or if
+it is for marked dead letters. Outputs of records are compared with outputs of records, and dead letters with dead
+letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep the batch out there.
 """
 
 from __future__ import annotations
@@ -146,7 +148,7 @@ _DROP_THERE = (
 )
 _DROP_LOST = (
     "Policies(pending='drop') drops the batch: those of its records that Kafka still holds are read again as other "
-    "batches"
+    "batches. For those that retention has deleted, give a policy below_beginning, too"
 )
 
 
@@ -576,8 +578,8 @@ AT_START = (
         _is_foreign,
         early=True,
     ),
-    Line("a marked output may have it; no marked one here has that name", lambda s: s.unmarked, _lacks_mark),
-    Line("an output has it, or may by its mark; none here has that name", lambda s: s.lacking, _lacks_output),
+    Line("it was begun for a marked output; none here has that name", lambda s: s.unmarked, _lacks_mark),
+    Line("an output is noted to have it, and none here is that one", lambda s: s.lacking, _lacks_output),
     Line(
         "by a mark, it is or may be in another target than those here",
         lambda s: s.diverted,
@@ -618,7 +620,7 @@ AT_START = (
 )
 WHEN_UNSETTLED = (
     Line(
-        'not "drop", a marked one may have it; none here has that name',
+        'not "drop", it was begun for a marked output; none is here',
         lambda s: s.policies.pending != "drop" and s.unmarked,
         _lacks_mark,
     ),
@@ -638,6 +640,7 @@ WHEN_UNSETTLED = (
 )
 AFTER_FAILURE = (
     Line("its records can be read", lambda s: not s.problems, Fate.FINISH),
+    Line("begun, exactly once, and all outputs have it", lambda s: s.begun and s.exactly and s.had, Fate.COUNT),
     Line(
         "begun, exactly once, and only some outputs have it, or may",
         lambda s: s.begun and s.exactly and s.had is None,
@@ -693,7 +696,8 @@ def told(fate: Fate, found: Situation) -> str:
     if fate is Fate.WAIT:
         return f"only query {found.query} can finish it, from its own checkpoint"
     if fate is Fate.COUNT:
-        return "the next start counts it as done, because it may have been written"
+        why = "its outputs have it" if found.had else "it may have been written"
+        return f"the next start counts it as done, because {why}"
     unless = "; if its outputs turn out to have it, it counts as done" if found.batch.lands_in else ""
     return f"the next start drops it: {dropped_text(found)}{unless}"
 

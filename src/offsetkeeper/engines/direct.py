@@ -407,10 +407,12 @@ class Direct:
         found = self._situation(batch, problems, {})
         if problems and found.begun and found.exactly:
             found = replace(found, landings=self._landings())
-        if after_failure(found) is Fate.FINISH:
+        fate = after_failure(found)
+        if fate is Fate.FINISH:
             return True
-        self._plan().check()
-        self._drop(batch, problems)
+        if fate is Fate.DROP:
+            self._plan().check()
+        self._drop(batch, problems)  # which counts it if all outputs have it
         return False
 
     def _next_batch(self, plan: Plan, ends: Offsets | None) -> bool:
