@@ -36,7 +36,7 @@
     └── MarkError                 the mark in an output does not match the ledger; nothing was written
         ├── MarkAhead             the mark is of a later batch than the ledger knows
         ├── MarkBehind            the mark is of an earlier batch than the ledger has committed
-        ├── MarkMismatch          the mark is of another batch with the same sequence
+        ├── MarkMismatch          the mark is of another batch with the same sequence, or of another target
         └── BatchVoid             another run has dropped the batch
 
 Each message says what happened, where, and what to do next. Credentials never appear in one.
@@ -213,7 +213,10 @@ class MarkBehind(MarkError):
 
 
 class MarkMismatch(MarkError):
-    """The output has another batch with the sequence of the pending batch: two ledgers write into one output."""
+    """The output has another batch with the sequence of the pending batch, or has that batch in another target.
+
+    Two ledgers write into one output; or another program has written the batch into a table with the same mark.
+    """
 
 
 class BatchVoid(MarkError):

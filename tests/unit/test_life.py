@@ -25,7 +25,7 @@ from offsetkeeper.core.life import (
     when_unsettled,
 )
 from offsetkeeper.core.mark import Landing
-from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.model import Guarantee, Having
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
@@ -185,14 +185,15 @@ def test_a_batch_is_dropped_after_a_failure_only_if_it_is_lost_and_rows_are_not_
                 assert fate is Fate.DROP, found
 
 
-def test_a_batch_whose_mark_may_be_that_of_another_target_is_neither_finished_nor_counted() -> None:
-    found = [each for each in EVERY if each.diverted and each.policies.pending != "drop"]
-    assert found
+def test_a_batch_that_is_in_another_target_is_neither_finished_nor_counted() -> None:
+    found = [each for each in EVERY if each.diverted]
     for each in found:
-        assert attempt(at_start, each) is StartRefused, each
-        assert attempt(when_unsettled, each) is StartRefused, each
-    dropped = [replace(each, policies=Policies(pending="drop")) for each in found]
-    assert {attempt(when_given_up, each) for each in dropped if each.diverted} == {Fate.DROP}
+        drops = each.policies.pending == "drop"
+        assert attempt(at_start, each) is StartRefused or drops, each
+        assert attempt(when_given_up, each) is (StartRefused if each.once else Fate.DROP), each
+        assert attempt(when_poisoned, each) is (Fate.KEEP if each.once else Fate.DROP), each
+        assert each.held is not Having.NONE, each
+    assert {each.once for each in found} == {True, False}
 
 
 def test_a_batch_that_is_lost_is_not_dropped_in_other_outputs_than_those_that_may_have_it() -> None:
@@ -209,7 +210,7 @@ def test_an_unsettled_batch_counts_only_if_all_outputs_have_it_and_no_state_lack
         gone = found.marked is not None and {*found.batch.lands_in} - {*found.marked}
         if found.policies.pending == "drop":
             assert fate is not StartRefused, found
-        elif gone or found.astray or found.diverted:
+        elif gone or found.astray or (found.diverted and found.having):
             assert fate is StartRefused, found
         else:
             assert fate is (Fate.COUNT if found.had and found.query is None else Fate.DROP), found
@@ -351,11 +352,6 @@ def test_outputs_and_dead_letters_are_compared_apart() -> None:
     found = Situation(replace(BATCH, program=there), AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, program=here)
     assert found.foreign
     assert not replace(found, batch=replace(found.batch, lands_in=("dead_letters",))).foreign
-
-
-def test_a_mark_that_shows_the_batch_may_be_that_of_an_output_of_the_other_program() -> None:
-    for found in (each for each in EVERY if each.anew and each.having):
-        assert attempt(at_start, found) is StartRefused, found
 
 
 def test_a_batch_that_does_not_name_its_program_may_be_of_any() -> None:

@@ -8,7 +8,7 @@ at a start, of the pending batch of an earlier run:
     another program began it, and the policy is pending="own"       StartRefused
     it was begun for a marked output; none here has that name       StartRefused
     an output is noted to have it, and none here is that one        StartRefused
-    by a mark, it is or may be in another target than those here    StartRefused
+    by a mark, it is in another target than those here              StartRefused
     it is for marked dead letters, and others are here              StartRefused
     its positions were edited from outside                          StartRefused
     this run is at most once                                        COUNT
@@ -25,7 +25,7 @@ at a start, of the pending batch of an earlier run:
 at a start, of an unsettled batch, which a reset has dropped:
     not "drop", it was begun for a marked output; none is here      StartRefused
     not "drop", its marked outputs are others than those here       StartRefused
-    not "drop", by a mark it is in another target than those here   StartRefused
+    not "drop", one has it, and one in another target than here     StartRefused
     all outputs have it, and no query with state starts             COUNT
     anything else                                                   DROP
 
@@ -65,10 +65,10 @@ outputs; alone, it may have the batch. A part of the batch counts like the batch
 A batch is lost if Kafka no longer holds all of its records, or if a mark says that a run has dropped it. A run without
 state is a run without a query, or a query without state.
 
-**Names and targets.** A mark is of a name: outputs of one name in one schema share it, whatever table they write to. So
-a mark says for which target the batch landed. With another target here, nobody knows whether the rows are where they
-belong, and the start is refused. A mark of release 0.2 does not name its target. It counts for the output here; but
-with "finish" for other outputs, see below, it may be in another one.
+**Names and targets.** A mark in a database is of a name: outputs of one name in one schema share it, whatever table
+they write to. So such a mark also says in which target the batch is. If that is another one than here, the output here
+lacks the batch, and cannot get it under this id: the start is refused, unless it drops the batch. A mark of release 0.2
+does not name its target, and counts as here.
 
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
@@ -113,12 +113,13 @@ its own that some outputs have. It is another program if the two share no topic,
 target. An output that does not tell its target, such as a function, could be any. If all outputs are others, what has
 landed under their names has landed elsewhere. Then "finish" begins the batch again for this program, and writes it into
 all outputs here: what the ledger has noted of the old ones does not count. They may have the batch, whatever the marks
-say, so a batch that is lost is refused. While it is pending, it is this program's, and a start of the other one is
+here say, so a batch that is lost is refused. While it is pending, it is this program's, and a start of the other one is
 refused. A run of the other one that still lives may land it there too; it cannot commit it. After the commit the other
 program may start, and its outputs lack the batch. "finish" needs outputs of the same names. If all outputs are others,
-it is also refused if an unmarked output of the other program is noted to have the batch, or if a mark shows it, or if
-it is for marked dead letters. Outputs of records are compared with outputs of records, and dead letters with dead
-letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep the batch out there.
+it is also refused if an unmarked output of the other program is noted to have the batch, or if a mark shows it in
+another target, or if it is for marked dead letters. The first program gets the batch back in the same way; if it has
+landed there after all, it is counted. Outputs of records are compared with outputs of records, and dead letters with
+dead letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep the batch out there.
 """
 
 from __future__ import annotations
@@ -229,14 +230,15 @@ class Situation:
 
     @property
     def diverted(self) -> list[str]:
-        """The outputs that have the batch by their mark, but in another target, or maybe so."""
-        there = {name for name, each in self.landings.items() if each is Landing.ELSEWHERE} - {*self._known.written}
-        return [name for name in self._outputs if name in there or (self.anew and name in self.having)]
+        """The outputs that have the batch by their mark, but in another target than that of this program."""
+        return [name for name in self._outputs if self.landings.get(name) is Landing.ELSEWHERE]
 
     @property
     def held(self) -> Having:
         """Which outputs have the batch, or a part of it, as far as that is known."""
-        return Having.ALL if self.had else Having.SOME if self.having else Having.NONE
+        if self.had or self.having:
+            return Having.ALL if self.had else Having.SOME
+        return Having.MAYBE if self.diverted else Having.NONE
 
     @property
     def losses(self) -> list[str]:
@@ -470,22 +472,19 @@ def _is_unsettled_elsewhere(found: Situation) -> StartRefused:
 
 
 def _is_diverted(found: Situation) -> StartRefused:
-    pending = "is pending" if found.begun else "was dropped by a reset"
+    pending = "is pending" if found.begun else "was dropped by an operator"
     other = f", and another program began it. {_both(found)}" if found.elsewhere else ""
     if found.elsewhere:
-        way = (
-            "Start that program once, to finish the batch. If it is this program with a new output, start it once with "
-            f"the old one. {_GONE}"
-        )
+        way = f"Start that program once, to finish the batch. {_GONE}"
     else:
         way = (
-            "A run of another program has landed it there after this one had taken the batch over; or this program had "
-            f"another output there, so start it once with the old one. {_dropping(found)}, and outputs that have it "
-            "get its records twice"
+            "If this program had another output under that name, start it once with that one. If another program has "
+            f"landed the batch after this one had taken it over: {_DROP}, and the outputs here that have it get them "
+            "twice"
         )
     return StartRefused(
-        f"batch {found.batch.id} {pending}{other}. By its mark, {named(found.diverted[0])} has the batch. But outputs "
-        f"of one name in one schema share a mark, and the batch is or may be in another one. {way}"
+        f"batch {found.batch.id} {pending}{other}. By its mark, {named(found.diverted[0])} has the batch, but in "
+        f"another target than here: outputs of one name in one schema share a mark. {way}"
     )
 
 
@@ -581,7 +580,7 @@ AT_START = (
     Line("it was begun for a marked output; none here has that name", lambda s: s.unmarked, _lacks_mark),
     Line("an output is noted to have it, and none here is that one", lambda s: s.lacking, _lacks_output),
     Line(
-        "by a mark, it is or may be in another target than those here",
+        "by a mark, it is in another target than those here",
         lambda s: s.diverted,
         _is_diverted,
     ),
@@ -631,8 +630,8 @@ WHEN_UNSETTLED = (
         early=True,
     ),
     Line(
-        'not "drop", by a mark it is in another target than those here',
-        lambda s: s.policies.pending != "drop" and s.diverted,
+        'not "drop", one has it, and one in another target than here',
+        lambda s: s.policies.pending != "drop" and s.diverted and s.having,
         _is_diverted,
     ),
     Line("all outputs have it, and no query with state starts", lambda s: s.had and s.query is None, Fate.COUNT),
@@ -652,7 +651,7 @@ WHEN_GIVEN_UP = (
     Line("it was begun, and all outputs have it", lambda s: s.begun and s.had, Fate.COUNT),
     Line(
         'begun, exactly once, not pending="drop", and a mark shows it',
-        lambda s: s.once and _HAVING.intersection(s.landings.values()),
+        lambda s: s.once and {Landing.ELSEWHERE, *_HAVING}.intersection(s.landings.values()),
         _is_somewhere,
     ),
     Line("anything else", lambda _: True, Fate.DROP),
@@ -660,7 +659,7 @@ WHEN_GIVEN_UP = (
 WHEN_POISONED = (
     Line(
         'begun, exactly once, not pending="drop", and only some have it',
-        lambda s: s.once and s.having and not s.had,
+        lambda s: s.once and (s.having or s.diverted) and not s.had,
         Fate.KEEP,
     ),
     Line("anything else", lambda _: True, Fate.DROP),
@@ -682,10 +681,12 @@ def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing])
     """
     if not landings:
         return None
-    says = [Landing.LANDED if name in batch.written else landings.get(name) for name in outputs]
+    noted = {name: Landing.LANDED for name in batch.written if landings.get(name) is not Landing.ELSEWHERE}
+    says = [{**landings, **noted}.get(name) for name in outputs]
     if all(each is Landing.LANDED for each in says):
         return True
-    return None if any(each is None or each in _HAVING for each in says) else False
+    unclear = {None, Landing.ELSEWHERE, *_HAVING}
+    return False if unclear.isdisjoint(says) else None
 
 
 def told(fate: Fate, found: Situation) -> str:

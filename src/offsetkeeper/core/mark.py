@@ -14,8 +14,8 @@ one twice.
     PARTLY     of this batch, output has a part   the rest lands             the rest is made void: CUT
     CUT        of this batch, rest was dropped    BatchVoid                  nothing to do
 
-Tables of one schema share the mark of a name. So the digest of a mark is also of the target, if the output tells it. A
-mark of release 0.2 has a digest without the target: the batch could be in any. The last two lines occur in outputs with
+Tables of one schema share the mark of a name. So the digest of such a mark is also of the target, if the output tells
+it. A mark of release 0.2 has a digest without the target, and counts as here. The last two lines occur in outputs with
 slots. Each slot has its own mark for its part of the rows; see `together`.
 
 A start is refused if a mark does not match the ledger: it is of a later batch than the ledger knows (the store was
@@ -65,7 +65,8 @@ class OutputMark(NamedTuple):
 
         Args:
             batch: the batch.
-            target: what the output writes to, such as a table's name; empty if it does not tell.
+            target: what the output writes to, such as a table's name; empty if it does not tell, or if no other
+                target has its mark.
             void: whether the batch is dropped.
         """
         text = "\n".join([batch.lines(), *([target] if target else [])])

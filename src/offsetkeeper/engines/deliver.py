@@ -225,6 +225,15 @@ class Delivery:
             **{name: once[name].landing(mark, snapshot.pending) for name, mark in marks.items()},
         }
 
+    def said(self, batch: Batch) -> dict[str, Landing]:
+        """Return what the marks say of a batch that a reset has dropped.
+
+        Raises:
+            SinkError: an output stayed unavailable.
+        """
+        once = self.outputs.once
+        return {name: once[name].landing(found.mark, batch) for name, found in self._seen().items()}
+
     def landed_before(self, batch: Batch) -> dict[str, Landed]:
         """Return the last batch before this one in each output that keeps a mark, as the marks say it.
 

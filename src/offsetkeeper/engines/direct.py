@@ -178,7 +178,7 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             stood = self.ledger.snapshot.positions
-            if what is not Fate.COUNT:  # nothing is written here
+            if what is not Fate.COUNT or self.asked.guarantee is not Guarantee.AT_MOST_ONCE:  # that writes nothing
                 self._take_over()
             self._settle(what, plan, guard)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
@@ -204,8 +204,8 @@ class Direct:
         if dropped is not None:
             check_unsettled(dropped)
         landings = self._landings()
-        if dropped is not None:
-            when_unsettled(dropped)
+        if dropped is not None and unsettled is not None:
+            when_unsettled(replace(dropped, landings=self._delivery_of(unsettled).said(unsettled)))
         again, given = self._given(guard)
         what = None if pending is None else self._fate(pending, query, landings, given)
         if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
@@ -363,8 +363,8 @@ class Direct:
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
             found = replace(found, landings=landings)
             counts = when_unsettled(found) is Fate.COUNT
-            asked = Having.ALL if counts else Having.SOME if found.held else Having.NONE
-            having = unasked(unsettled) if found.astray else asked
+            held = Having.SOME if found.held is Having.ALL and not counts else found.held
+            having = unasked(unsettled) if found.astray else held
             self.ledger.settle(told, targets, having)
         if pending is None:
             return

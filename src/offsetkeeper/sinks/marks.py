@@ -301,7 +301,7 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
             raise
         log.warning("a batch that is tried again may be written twice, as at_least_once allows: %s", error)
         return Writer(rows.write)
-    return Lander(rows.stage, marks.seen, marks.land, lost_by_target)
+    return Lander(rows.stage, marks.seen, marks.land, lost_by_target, shares_mark=True)
 
 
 def within(rows: Rows, marks: Marks, moved_from: Callable[[Any, MarkKey], str] = lambda *_: "") -> Joiner:

@@ -45,7 +45,7 @@ class Once:
     Attributes:
         lander: lands rows and mark in one step.
         output: name of the output; empty if it is the only one.
-        target: what the output writes to; empty if it does not tell. See `OutputMark.of`.
+        target: what the output writes to; empty if it does not tell, or if no other target has its mark.
     """
 
     lander: Lander
@@ -105,7 +105,7 @@ class Once:
             return Written(used=True, target=seen.target)
         late = (check,) if self.lander.late else ()
         try:
-            target = self.lander.land(key, seen, OutputMark.of(batch, self.target), staged, *late)
+            target = self.lander.land(key, seen, self._mark_of(batch, seen), staged, *late)
         except (MarkMoved, OutcomeUnknown):
             seen, target = self.lander.seen(key), None
             if not self._has(seen, batch, landed):
@@ -131,7 +131,7 @@ class Once:
             if found not in {Landing.ABSENT, Landing.PARTLY}:
                 return Outcome(found, seen.target)
             try:
-                target = self.lander.land(key, seen, OutputMark.of(batch, self.target, void=True), None)
+                target = self.lander.land(key, seen, self._mark_of(batch, seen, void=True), None)
             except MarkMoved:
                 continue
             after = Landing.VOID if found is Landing.ABSENT else Landing.CUT
@@ -156,6 +156,12 @@ class Once:
         if why:
             raise behind(batch.group, self.output, seen.mark, landed, why)
 
+    def _mark_of(self, batch: Batch, seen: Seen, *, void: bool = False) -> OutputMark:
+        """Return the next mark. The slots of a batch that has landed in some of them get the mark of these."""
+        if seen.mark is not None and self.landing(seen.mark, batch) is Landing.PARTLY:
+            return seen.mark._replace(partly=False, void=void)
+        return OutputMark.of(batch, self.target, void=void)
+
     def _has(self, seen: Seen, batch: Batch, landed: Landed) -> bool:
         """Return whether the output has the batch; False if the batch may land.
 
@@ -171,9 +177,9 @@ class Once:
             raise MarkAhead(f"{name} has a later batch than {batch.id}, with the mark '{mark}'; nothing was written")
         if found is Landing.ELSEWHERE:
             raise MarkMismatch(
-                f"by its mark, {name} has batch {batch.id}, but in another target than {self.target!r}: outputs of one "
-                "name in one schema share a mark. Nothing was written. Stop the program that writes there, and start "
-                "again: the start says how to go on"
+                f"by its mark, {name} has batch {batch.id}, but in another target than here: outputs of one name in "
+                "one schema share a mark. Nothing was written. Stop the program that writes there, and start again: "
+                "the start says how to go on"
             )
         if found is Landing.OTHER:
             raise MarkMismatch(f"{name} has the mark '{mark}': {': '.join(mismatch(batch))}; nothing was written")

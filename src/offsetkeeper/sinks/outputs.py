@@ -139,7 +139,7 @@ class Outputs:
             raise GuaranteeRefused(
                 f"{self.sinks[name]!r} keeps a mark, so each batch is written once: use exactly_once"
             )
-        return Once(way, name, target_of(self.sinks[name]))
+        return Once(way, name, target_of(self.sinks[name]) if way.shares_mark else "")
 
     def _made(self, records: DataFrame, batch: Batch, process: Process | None) -> Frames:
         if process is None:

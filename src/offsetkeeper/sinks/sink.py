@@ -107,6 +107,8 @@ class Lander:
         late: whether the frame is computed in `land`, and not in `stage`. Then `land` gets a function too: it calls it
             when all rows are written, before the mark changes if it can. The function raises `ComputedAgain` if Spark
             has computed a part of the frame again.
+        shares_mark: whether outputs of one name share their mark, whatever they write to. Then a mark also says in
+            which target its batch is, if the sink tells its target: see `Sink`.
         expires: whether the output forgets the mark of a group that writes nothing for a long time. Then the mark may
             be missing if no batch is pending.
     """
@@ -117,6 +119,7 @@ class Lander:
     lost: Callable[[Landed, Seen], str] = lost_by_mark
     expires: bool = False
     late: bool = False
+    shares_mark: bool = False
 
 
 @runtime_checkable

@@ -131,6 +131,21 @@ class LanderConformance:
         assert self.once(output).settle(replace(batch_of(1), token="other")).landing is Landing.OTHER
         assert self._rows(output) == Counter(records(batch_of(1)))
 
+    def test_a_batch_in_another_target_with_the_same_mark_is_told(self, output: str, writes: Any) -> None:
+        """As of another program that has taken the batch over."""
+
+        def at(target: str) -> Once:
+            return replace(self.once(output), target=target)
+
+        writes(at("here"), batch_of(1))
+        writes(at("here"), batch_of(1))
+        with pytest.raises(MarkMismatch, match="another target"):
+            writes(at("there"), batch_of(1))
+        assert at("there").settle(batch_of(1)).landing is Landing.ELSEWHERE
+        assert self._rows(output) == Counter(records(batch_of(1)))
+        writes(at("there"), batch_of(2))
+        assert self._rows(output) == Counter(records(batch_of(1)) + records(batch_of(2)))
+
     def test_another_batch_of_the_same_sequence_is_refused(self, output: str, writes: Any) -> None:
         """As of a ledger that was made anew."""
         writes(self.once(output), batch_of(1))

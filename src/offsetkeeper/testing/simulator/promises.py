@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch
@@ -206,6 +207,7 @@ class Promises:
                 self._dropped.discard(before.unsettled.id)  # what dropped it is taken back
             else:
                 self._check_cannot_land(before.unsettled)
+                self._check_settled(before.unsettled, change.entry.moves)
         if entry.event == "commit":
             self._committed[batch_id] = entry.ranges
             self._check_commit(change, batch_id)
@@ -258,6 +260,15 @@ class Promises:
                 self._broken("i", f"batch {batch.id} is given up, and may still land in {name!r}")
             if says is Landing.VOID:
                 self._void.add((batch.id, name))
+
+    def _check_settled(self, batch: Batch, moves: Collection[TopicPartition]) -> None:
+        """Check that the outputs of its program have the partitions of a batch that now count as done."""
+        wanted = _offsets(tuple(r for r in batch.unmoved if r.topic_partition in moves))
+        for name in batch.lands_in:
+            rows = self._world.rows_of(name, self._world.program_of(batch))
+            lacking = wanted - {(r.record[0], *r.record[2:]) for r in rows if r.batch == batch.id}
+            if lacking and batch.id not in self._world.gone(name):
+                self._broken("b", f"batch {batch.id} counts as done, and {name!r} lacks {sorted(lacking)}")
 
     def _check_drop(self, before: Snapshot) -> None:
         """Check that a batch that can be read is not dropped, unless that is the policy."""

@@ -299,6 +299,14 @@ class World:
         told = {each.rpartition(" ")[2] for each in program.outputs} if program else set()
         return next((number for number, table in enumerate(self.scenario.tables) if table in told), 0)
 
+    def _is_elsewhere(self) -> bool:
+        """Whether another program has landed a batch that is pending or unsettled, after it was taken over."""
+        found = self.store.state.snapshot
+        batch = found.pending or found.unsettled
+        others = {*range(len(self._programs))} - {self.program_of(batch)}
+        rows = (row for name in self.scenario.every_output for other in others for row in self.rows_of(name, other))
+        return batch is not None and any(row.batch == batch.id for row in rows)
+
     def _beside(self, table: str) -> dict[str, ModelOutput]:
         """Return the outputs of another program: other rows, under the same marks."""
         return {
@@ -322,7 +330,7 @@ class World:
         body = bodies[self.program_of(found.pending or found.unsettled)]
         last = self.schedule.add(name, partial(body, self))
         self.schedule.run()
-        if isinstance(last.raised, StartRefused) and self.scenario.programs:  # it says: drop the batch
+        if isinstance(last.raised, StartRefused) and self._is_elsewhere():  # it says: drop the batch
             self.dropping = True
             last = self.schedule.add(f"{name}, which drops the batch", partial(body, self))
             self.schedule.run()
