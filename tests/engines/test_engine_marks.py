@@ -204,6 +204,30 @@ def test_a_reset_of_another_topic_leaves_a_batch_that_landed_to_be_committed(
     assert "settle" not in lab.events()
 
 
+def test_an_output_that_a_redeploy_has_added_gets_a_dropped_batch_no_more(
+    lab: Lab, name: str, output: Marked, tmp_path: Path
+) -> None:
+    """The batch was begun before, so the ledger did not know that it may land there: its records came twice."""
+    with pytest.raises(Died):
+        run(lab, name, Outputs(x=Marked(output.path, before=dies)))
+    stall, added = Stall(), tmp_path / "added.db"
+    older = {"sink": Outputs(z=Marked(added, before=stall), x=output), "guarantee": "exactly_once"}
+    with Running(lab.pipeline(name), lab.spark, until="caught_up", **older) as running:
+        assert stall.reached.wait(LIMIT_S)
+        with lab.ledger() as ledger:
+            ledger.rewind({TopicPartition(name, 0): Position(0)}, "again", force=True)
+        landing = iter([True])
+
+        def wakes_up() -> None:
+            if lab.snapshot().unsettled is None and next(landing, False):  # not before the void mark
+                stall.go.set()
+                with pytest.raises(Fenced):
+                    running.end()
+
+        run(lab, name, Outputs(z=Marked(added, before=wakes_up), x=output), attempts=2)
+    assert (Marked(added).counted(), output.counted()) == (ALL, ALL)
+
+
 def test_an_older_run_that_wakes_up_lands_nothing(lab: Lab, name: str, output: Marked) -> None:
     """It stalls right before it lands; a newer one finishes that batch, and others after it."""
     output.before = stall = Stall()

@@ -241,10 +241,11 @@ def test_a_mark_that_two_tables_share_does_not_count_the_batch_as_done_in_the_ot
 
 @dataclass
 class Slow:
-    """A table that calls a function before a batch lands in it."""
+    """A table that calls a function before a batch lands in it, and one before a batch is staged."""
 
     table: Table
     before: Callable[[], object]
+    staging: Callable[[], object] = lambda: None
 
     @property
     def writes_to(self) -> str:
@@ -254,7 +255,11 @@ class Slow:
     def prepare(self, store: Any, guarantee: Any) -> Any:
         """See `Sink.prepare`."""
         lander: Any = self.table.prepare(store, guarantee)
-        return replace(lander, land=lambda *arguments: (self.before(), lander.land(*arguments))[1])
+        return replace(
+            lander,
+            stage=lambda *arguments: (self.staging(), lander.stage(*arguments))[1],
+            land=lambda *arguments: (self.before(), lander.land(*arguments))[1],
+        )
 
 
 @pytest.mark.parametrize("then", ["the second drops it", "the first takes it back"])
@@ -288,6 +293,32 @@ def test_a_run_that_stalls_until_its_batch_is_taken_over_lands_it_only_in_its_ow
     run(lab, name, sink=payments)
     there = ["1", "2"] if then == "the second drops it" else ["2"]
     assert (rows(tmp_path, "orders", "shop"), rows(tmp_path, "payments", "shop")) == (["1"], there)
+
+
+def test_a_record_that_fails_in_a_batch_that_the_first_program_has_landed_meanwhile_cuts_nothing(
+    lab: Lab, topic: NewTopic, tmp_path: Path
+) -> None:
+    name, url = topic(), f"sqlite:///{tmp_path}/shop.db"
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        for each in ("orders", "payments"):
+            connection.execute(f"create table {each} (value text)")
+    lab.produce(name, "1", "2")
+    stall, orders, payments = Stall(), Table(url, "orders"), Table(url, "payments")
+    with Running(lab.pipeline(name), lab.spark, parse, sink=Slow(orders, stall), guarantee="exactly_once") as older:
+        assert stall.reached.wait(LIMIT_S)
+
+        def lands_now() -> None:
+            stall.go.set()
+            with pytest.raises(Fenced):
+                older.end()
+
+        settings = {"policies": Policies(pending="finish", poison="quarantine")}
+        letters = Placed(tmp_path / "letters.db")
+        with pytest.raises(Exception, match="dead") as failed:
+            run(lab, name, sink=Slow(payments, Stall, lands_now), process=die, dead_letters=letters, **settings)
+    assert "the output already has the batch, so it is not cut" in "".join(failed.value.__notes__)
+    assert (rows(tmp_path, "orders", "shop"), rows(tmp_path, "payments", "shop")) == (["1", "2"], [])
+    assert letters.counted() == {}
 
 
 def test_dead_letters_that_two_programs_share_do_not_make_them_one(lab: Lab, topic: NewTopic, tmp_path: Path) -> None:

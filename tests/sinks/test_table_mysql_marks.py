@@ -120,7 +120,7 @@ def test_the_marks_are_in_the_database_of_the_rows(
     write(spark, lander(mariadb_server.url(shop)), 1)
     write(spark, lander(mariadb_server.url("mysql"), f"{shop}.records"), 1)
     found = execute(f"select group_name, output, mark from {shop}.offsetkeeper_marks")  # noqa: S608 - a word
-    assert found == [(b"billing", b"", str(OutputMark.of(batch_of(1))).encode())]
+    assert found == [(b"billing", b"", str(OutputMark.of(batch_of(1), f"{shop}.records")).encode())]
     assert count() == 3
 
 
@@ -225,9 +225,9 @@ def test_a_commit_that_is_cut_off_is_looked_up(
     staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
     seen = way.seen(KEY)
     with proxy.cut(cut, b"COMMIT"), pytest.raises(OutcomeUnknown):
-        way.land(KEY, seen, OutputMark.of(batch), staged)
+        way.land(KEY, seen, OutputMark.of(batch, way.target), staged)
     write(spark, way, 1)
-    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch), 3)
+    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch, way.target), 3)
 
 
 @pytest.mark.parametrize("statement", [b"UPDATE ", b"INSERT INTO `"])
@@ -245,8 +245,8 @@ def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing(
     staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
     seen = way.seen(KEY)
     with proxy.cut(Cut.REPLY, statement), pytest.raises(SinkError):
-        way.land(KEY, seen, OutputMark.of(batch), staged)
-    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch_of(1)), 3)
+        way.land(KEY, seen, OutputMark.of(batch, way.target), staged)
+    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch_of(1), way.target), 3)
 
 
 def test_a_server_that_is_killed_between_staging_and_landing_takes_nothing_that_was_told_as_staged(

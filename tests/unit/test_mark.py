@@ -91,6 +91,13 @@ def test_tables_that_share_a_mark_do_not_share_a_batch(mark: OutputMark, target:
     assert OutputMark.parse(str(mark)) == mark
 
 
+def test_a_mark_without_a_target_may_be_of_another_one_where_another_program_finishes_the_batch() -> None:
+    assert landing(OutputMark.of(BATCH, "orders"), BATCH, "orders", named=True) is Landing.LANDED
+    for mark, target in ((MINE, "orders"), (MINE, ""), (OutputMark.of(BATCH, "orders"), "payments")):
+        assert landing(mark, BATCH, target, named=True) is Landing.ELSEWHERE
+    assert landing(MINE._replace(void=True), BATCH, named=True) is Landing.VOID
+
+
 def test_the_digest_is_of_the_ranges_and_the_target() -> None:
     """So it is the same for each try of the batch, and without a target in each release."""
     assert OutputMark.of(replace(BATCH, query=COUNT, retry=True, written=("x",))) == MINE

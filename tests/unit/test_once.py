@@ -135,24 +135,10 @@ def test_at_most_once_is_refused() -> None:
 def test_slots_go_on_with_the_mark_of_those_that_have_the_batch(*, void: bool) -> None:
     """A release that named no target has landed a part; with another mark, the first slot would be written twice."""
     found, landed = OutputMark.of(BATCH)._replace(partly=True), list[OutputMark]()
-    lander = Lander(lambda *_: "rows", lambda _: Seen(found), lambda *given: landed.append(given[2]))
-    once = Once(lander, "", "topic")
+    lander = Lander(lambda *_: "rows", lambda _: Seen(found), lambda *given: landed.append(given[2]), target="topic")
+    once = Once(lander, "")
     if void:
         assert once.settle(BATCH).landing is Landing.CUT
     else:
         once.write(FRAME, BATCH)
     assert landed == [OutputMark.of(BATCH, void=void)]
-
-
-@pytest.mark.parametrize(("shares", "target"), [(True, "orders"), (False, "")])
-def test_a_mark_names_the_target_only_where_others_have_it_too(*, shares: bool, target: str) -> None:
-    """A folder takes its mark along when it is moved."""
-
-    class Shop(Output):
-        writes_to = "orders"
-
-        def prepare(self, store: object, guarantee: object) -> Lander:
-            return replace(super().prepare(store, guarantee), shares_mark=shares)
-
-    [once] = Outputs.of(Shop()).prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE).once.values()
-    assert once.target == target

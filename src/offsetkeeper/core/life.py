@@ -23,7 +23,7 @@ at a start, of the pending batch of an earlier run:
     another query with state began it, or starts                    CheckpointMismatch
 
 at a start, of an unsettled batch, which a reset has dropped:
-    not "drop", it was begun for a marked output; none is here      StartRefused
+    not "drop", begun for a marked output; none here has that name  StartRefused
     not "drop", its marked outputs are others than those here       StartRefused
     not "drop", one has it, and one in another target than here     StartRefused
     all outputs have it, and no query with state starts             COUNT
@@ -36,7 +36,7 @@ after a failure, before the next attempt of a run without a query:
     anything else                                                   DROP
 
 when a record fails, before the quarantine cuts the batch:
-    begun, exactly once, not pending="drop", and only some have it  KEEP
+    begun, exactly once, not pending="drop"; only some have it      KEEP
     anything else                                                   DROP
 
 when one of the tables above drops a pending batch, or the quarantine cuts a batch:
@@ -66,9 +66,11 @@ A batch is lost if Kafka no longer holds all of its records, or if a mark says t
 state is a run without a query, or a query without state.
 
 **Names and targets.** A mark in a database is of a name: outputs of one name in one schema share it, whatever table
-they write to. So such a mark also says in which target the batch is. If that is another one than here, the output here
-lacks the batch, and cannot get it under this id: the start is refused, unless it drops the batch. A mark of release 0.2
-does not name its target, and counts as here.
+they write to. So do topics with one `mark_topic`. So such a mark also says in which target the batch is. If that is
+another one than here, the output here lacks the batch, and cannot get it under this id: the start is refused, unless it
+drops the batch. An unsettled batch is refused only if another output has it. The tables that are asked in a run take
+such a batch for one that an output has. A mark of release 0.2 does not name its target, and counts as here; but not in
+another program, with "finish".
 
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
@@ -85,8 +87,8 @@ a run plans too before it drops a batch: if the plan stops, the run ends with `S
 the batch stays pending. A pending batch is finished also if some of its topics are no longer read.
 
 **Void marks.** Before a pending batch is dropped, or an unsettled one settled, void marks keep it out of the marked
-outputs that do not have it. What they find decides: of a pending batch in the table before the last, of an unsettled
-one in its own. After a COUNT the plan is made again, from the end of the batch.
+outputs of this program that do not have it. What they find decides: of a pending batch in the table before the last, of
+an unsettled one in its own. After a COUNT the plan is made again, from the end of the batch.
 
 **At most once** knows no marks: each output of such a run is unmarked, a table too. So a batch that it began gets
 COUNT. One that a run with another guarantee began for marked outputs is refused, as here no output is marked.
@@ -112,14 +114,15 @@ program began. "finish" also finishes one of another program. "drop" drops it. W
 its own that some outputs have. It is another program if the two share no topic, or no output of the same kind and
 target. An output that does not tell its target, such as a function, could be any. If all outputs are others, what has
 landed under their names has landed elsewhere. Then "finish" begins the batch again for this program, and writes it into
-all outputs here: what the ledger has noted of the old ones does not count. They may have the batch, whatever the marks
-here say, so a batch that is lost is refused. While it is pending, it is this program's, and a start of the other one is
-refused. A run of the other one that still lives may land it there too; it cannot commit it. After the commit the other
-program may start, and its outputs lack the batch. "finish" needs outputs of the same names. If all outputs are others,
-it is also refused if an unmarked output of the other program is noted to have the batch, or if a mark shows it in
-another target, or if it is for marked dead letters. The first program gets the batch back in the same way; if it has
-landed there after all, it is counted. Outputs of records are compared with outputs of records, and dead letters with
-dead letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep the batch out there.
+each output that does not have it by its own mark: what the ledger has noted of the old ones does not count. The old
+ones may have the batch, so one that is lost is refused, unless all outputs here have it. While it is pending, it is
+this program's, and a start of the other one is refused, unless that one takes it back with "finish". A run of the other
+one that still lives may land it there too; it cannot commit it. After the commit the other program may start, and its
+outputs lack the batch. "finish" needs outputs of the same names. If all outputs are others, it is also refused if an
+unmarked output of the other program is noted to have the batch, or if a mark shows it in another target, or if it is
+for marked dead letters. If all outputs of the first program have got it after all, taking it back only counts it.
+Outputs of records are compared with outputs of records, and dead letters with dead letters. "drop" is refused if the
+other outputs keep marks, as a void mark here would not keep the batch out there.
 """
 
 from __future__ import annotations
@@ -226,7 +229,7 @@ class Situation:
     def having(self) -> list[str]:
         """The outputs that have the batch, or a part of it."""
         known = {*self._known.written, *(name for name, each in self.landings.items() if each in _HAVING)}
-        return [name for name in self._outputs if name in known]
+        return [name for name in self._outputs if name in known and name not in self.diverted]
 
     @property
     def diverted(self) -> list[str]:
@@ -619,7 +622,7 @@ AT_START = (
 )
 WHEN_UNSETTLED = (
     Line(
-        'not "drop", it was begun for a marked output; none is here',
+        'not "drop", begun for a marked output; none here has that name',
         lambda s: s.policies.pending != "drop" and s.unmarked,
         _lacks_mark,
     ),
@@ -658,7 +661,7 @@ WHEN_GIVEN_UP = (
 )
 WHEN_POISONED = (
     Line(
-        'begun, exactly once, not pending="drop", and only some have it',
+        'begun, exactly once, not pending="drop"; only some have it',
         lambda s: s.once and (s.having or s.diverted) and not s.had,
         Fate.KEEP,
     ),
@@ -733,7 +736,7 @@ def dropped_text(found: Situation) -> str:
         why = "a mark says that a run dropped it"
     else:
         why = "Kafka did not show all of its records"
-    if found.landings:
+    if found.landings and found.batch.lands_in:
         return f"{why}; {landed_text(found.batch, found.landings)}"
     written = ", ".join(found.batch.written)
     had = f"its outputs {written} have it" if written else "no output is marked to have it"
@@ -752,5 +755,5 @@ def landed_text(batch: Batch, landings: Mapping[str, Landing]) -> str:
         f"{named(name)} {says.get(landings[name], 'may have it')}"
         if name in landings
         else f"whether output {name!r} has it is unknown: the program has no such output"
-        for name in batch.lands_in
+        for name in dict.fromkeys([*batch.lands_in, *landings])
     )

@@ -14,9 +14,9 @@ one twice.
     PARTLY     of this batch, output has a part   the rest lands             the rest is made void: CUT
     CUT        of this batch, rest was dropped    BatchVoid                  nothing to do
 
-Tables of one schema share the mark of a name. So the digest of such a mark is also of the target, if the output tells
-it. A mark of release 0.2 has a digest without the target, and counts as here. The last two lines occur in outputs with
-slots. Each slot has its own mark for its part of the rows; see `together`.
+Tables of one schema share the mark of a name. So the digest of such a mark is also of the target. A mark of release 0.2
+has a digest without the target, and counts as here; but not if another program finishes the batch, see `core.life`. The
+last two lines occur in outputs with slots. Each slot has its own mark for its part of the rows; see `together`.
 
 A start is refused if a mark does not match the ledger: it is of a later batch than the ledger knows (the store was
 restored, or the ledger was created again), of an earlier batch than the ledger says that the output has (the output was
@@ -102,13 +102,14 @@ class Landing(Enum):
     CUT = auto()
 
 
-def landing(mark: OutputMark | None, batch: Batch, target: str = "") -> Landing:
+def landing(mark: OutputMark | None, batch: Batch, target: str = "", *, named: bool = False) -> Landing:
     """Return what an output's mark says about a batch.
 
     Args:
         mark: mark of the output.
         batch: the batch.
         target: as in `OutputMark.of`.
+        named: whether only a mark that names the target says that the batch is here.
     """
     if mark is None or mark.sequence < batch.sequence:
         return Landing.ABSENT
@@ -116,7 +117,8 @@ def landing(mark: OutputMark | None, batch: Batch, target: str = "") -> Landing:
         return Landing.PASSED
     if mark.token != batch.token:
         return Landing.OTHER
-    here = mark.digest in {OutputMark.of(batch, target).digest, OutputMark.of(batch).digest}
+    targets = [*([target] if target else []), *([] if named else [""])]
+    here = mark.digest in {OutputMark.of(batch, each).digest for each in targets}
     if not here and not mark.void:  # a void mark keeps the batch out of each target
         return Landing.ELSEWHERE
     if mark.partly:

@@ -222,7 +222,7 @@ class Delivery:
             return {}
         return {
             **dict.fromkeys(self.outputs.joiners, Landing.ABSENT),
-            **{name: once[name].landing(mark, snapshot.pending) for name, mark in marks.items()},
+            **{name: once[name].landing(mark, snapshot.pending, named=anew) for name, mark in marks.items()},
         }
 
     def said(self, batch: Batch) -> dict[str, Landing]:
@@ -254,7 +254,7 @@ class Delivery:
             SinkError, OutcomeUnknown: an output stayed unavailable.
         """
         away, known = (SinkError, OutcomeUnknown), self._landed_in
-        once = {name: self.outputs.once[name] for name in batch.lands_in if name in self.outputs.once}
+        once = self.outputs.once  # also those that the program has got since the batch was begun
         found = {name: self.patiently(away, partial(each.settle, batch, known(name))) for name, each in once.items()}
         return Settled(
             {name: outcome.landing for name, outcome in found.items()},

@@ -486,9 +486,8 @@ class Direct:
         found = self._situation(batch, (), {})
         found = replace(found, landings=self._landings()) if found.once else found
         if when_poisoned(found) is Fate.KEEP:
-            error.add_note(
-                f"{named(found.having[0])} already has the batch, so it is not cut: fix the program and start again"
-            )
+            name = [*found.having, *found.diverted][0]
+            error.add_note(f"{named(name)} already has the batch, so it is not cut: fix the program and start again")
             raise error
 
     def _delivery_of(self, batch: Batch) -> Delivery:

@@ -116,12 +116,14 @@ class Marks:
         session: session with the database.
         dialect: dialect of the database.
         schema: schema of the table with the rows.
+        table: name of that table, the same for each way to write it.
         target: SQL expression for the identity of the table with the rows, as text; empty text if there is none.
     """
 
     session: Session
     dialect: Dialect
     schema: str
+    table: str
     target: str = "''"
     _proven: set[str] = field(default_factory=set, init=False, compare=False)
     _tried: set[MarkKey] = field(default_factory=set, init=False, compare=False)
@@ -301,7 +303,7 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
             raise
         log.warning("a batch that is tried again may be written twice, as at_least_once allows: %s", error)
         return Writer(rows.write)
-    return Lander(rows.stage, marks.seen, marks.land, lost_by_target, shares_mark=True)
+    return Lander(rows.stage, marks.seen, marks.land, lost_by_target, target=f"{marks.schema}.{marks.table}")
 
 
 def within(rows: Rows, marks: Marks, moved_from: Callable[[Any, MarkKey], str] = lambda *_: "") -> Joiner:

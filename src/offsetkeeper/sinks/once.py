@@ -45,12 +45,10 @@ class Once:
     Attributes:
         lander: lands rows and mark in one step.
         output: name of the output; empty if it is the only one.
-        target: what the output writes to; empty if it does not tell, or if no other target has its mark.
     """
 
     lander: Lander
     output: str
-    target: str = ""
 
     def seen(self, group: str) -> Seen:
         """Return the mark of a group, and the identity of the target.
@@ -65,9 +63,9 @@ class Once:
         """Return the mark of a group; see `seen`."""
         return self.seen(group).mark
 
-    def landing(self, mark: OutputMark | None, batch: Batch) -> Landing:
+    def landing(self, mark: OutputMark | None, batch: Batch, *, named: bool = False) -> Landing:
         """Return what a mark says about a batch, see `core.mark`."""
-        return landing(mark, batch, self.target)
+        return landing(mark, batch, self.lander.target, named=named)
 
     def lost(self, landed: Landed, seen: Seen) -> str:
         """Return why rows that the ledger knows in the output are gone; empty if they are there, or there were none.
@@ -160,7 +158,7 @@ class Once:
         """Return the next mark. The slots of a batch that has landed in some of them get the mark of these."""
         if seen.mark is not None and self.landing(seen.mark, batch) is Landing.PARTLY:
             return seen.mark._replace(partly=False, void=void)
-        return OutputMark.of(batch, self.target, void=void)
+        return OutputMark.of(batch, self.lander.target, void=void)
 
     def _has(self, seen: Seen, batch: Batch, landed: Landed) -> bool:
         """Return whether the output has the batch; False if the batch may land.

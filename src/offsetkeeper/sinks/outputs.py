@@ -18,7 +18,7 @@ from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks.functions import Function
 from offsetkeeper.sinks.once import Once
-from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Reading, Sink, Writer, target_of
+from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Reading, Sink, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -139,7 +139,7 @@ class Outputs:
             raise GuaranteeRefused(
                 f"{self.sinks[name]!r} keeps a mark, so each batch is written once: use exactly_once"
             )
-        return Once(way, name, target_of(self.sinks[name]) if way.shares_mark else "")
+        return Once(way, name)
 
     def _made(self, records: DataFrame, batch: Batch, process: Process | None) -> Frames:
         if process is None:

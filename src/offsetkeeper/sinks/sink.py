@@ -107,8 +107,9 @@ class Lander:
         late: whether the frame is computed in `land`, and not in `stage`. Then `land` gets a function too: it calls it
             when all rows are written, before the mark changes if it can. The function raises `ComputedAgain` if Spark
             has computed a part of the frame again.
-        shares_mark: whether outputs of one name share their mark, whatever they write to. Then a mark also says in
-            which target its batch is, if the sink tells its target: see `Sink`.
+        target: the name of the target, where outputs of one name share a mark whatever they write to: then the mark
+            also says in which target its batch is. The same for each way to write the name. Empty if each target has
+            its own mark.
         expires: whether the output forgets the mark of a group that writes nothing for a long time. Then the mark may
             be missing if no batch is pending.
     """
@@ -119,7 +120,7 @@ class Lander:
     lost: Callable[[Landed, Seen], str] = lost_by_mark
     expires: bool = False
     late: bool = False
-    shares_mark: bool = False
+    target: str = ""
 
 
 @runtime_checkable
@@ -156,9 +157,4 @@ def kind_and_target(sink: Sink) -> str:
 
     It is the same on each server, because a redeploy may give a server another name.
     """
-    return f"{type(sink).__name__} {target_of(sink)}".rstrip()
-
-
-def target_of(sink: Sink) -> str:
-    """Return the name of what a sink writes to; empty if it does not tell."""
-    return str(getattr(sink, "writes_to", ""))
+    return f"{type(sink).__name__} {getattr(sink, 'writes_to', '')}".rstrip()

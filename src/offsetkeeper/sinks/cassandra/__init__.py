@@ -82,7 +82,7 @@ class Cassandra:
         """
         table = self._table()
         table.check()
-        return Lander(table.stage, table.seen, table.land, late=True, shares_mark=True)
+        return Lander(table.stage, table.seen, table.land, late=True, target=self.writes_to)
 
     def _table(self) -> CassandraTable:
         with needing_extra("cassandra", "cassandra,spark"):

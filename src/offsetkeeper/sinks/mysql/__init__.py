@@ -114,7 +114,7 @@ class MySQLTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(self._check)
-        marks = Marks(self._session, DIALECT, relation.schema)
+        marks = Marks(self._session, DIALECT, relation.schema, relation.name)
         if self._is_in_database_of(store):
             return within(self, marks)
         return apart(self, marks, guarantee)

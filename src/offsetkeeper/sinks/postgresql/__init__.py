@@ -118,7 +118,7 @@ class PostgreSQLTable:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
         self._target = self._target._replace(schema=relation.schema)  # a schema may appear before it in the search path
-        marks = Marks(self._session, DIALECT, relation.schema, identity_of(relation))
+        marks = Marks(self._session, DIALECT, relation.schema, relation.name, identity_of(relation))
         if self._is_in_database_of(store):
             return within(self, marks, self._moved_from if self._searched else lambda *_: "")
         return apart(self, marks, guarantee)

@@ -438,6 +438,7 @@ def wide() -> list[Scenario]:
         (_POISONED, _POISONED_KINDS),
         (_RESTORED, _RESTORED_POISONED_KINDS),
         (_REPLACED, _REPLACED_KINDS),
+        (_REPLACED, {"exactly once, marked, quarantine": _POISONED_KINDS["exactly once, marked, quarantine"]}),
     )
     return [each for casts, kinds in several for each in _with_kinds(casts, kinds)]
 
