@@ -141,6 +141,8 @@ from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefu
 
 _HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 """The landings that mean that an output has a batch or a part of it."""
+_SHOWN = _HAVING | {Landing.ELSEWHERE}
+"""The landings that mean that an output, or one with the same mark, has a batch or a part of it."""
 _VOID = frozenset({Landing.VOID, Landing.CUT})
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
 _GONE = (
@@ -521,7 +523,7 @@ def _is_lost(found: Situation) -> StartRefused:
 
 
 def _is_somewhere(found: Situation) -> StartRefused:
-    having = [f"{named(name)} has it, or a part of it" for name, each in found.landings.items() if each in _HAVING]
+    having = [f"{named(name)} has it, or a part of it" for name, each in found.landings.items() if each in _SHOWN]
     return _may_come_twice(found, [*found.problems, *([found.failure] if found.failure else []), *having])
 
 
@@ -654,7 +656,7 @@ WHEN_GIVEN_UP = (
     Line("it was begun, and all outputs have it", lambda s: s.begun and s.had, Fate.COUNT),
     Line(
         'begun, exactly once, not pending="drop", and a mark shows it',
-        lambda s: s.once and {Landing.ELSEWHERE, *_HAVING}.intersection(s.landings.values()),
+        lambda s: s.once and _SHOWN.intersection(s.landings.values()),
         _is_somewhere,
     ),
     Line("anything else", lambda _: True, Fate.DROP),
@@ -688,8 +690,7 @@ def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing])
     says = [{**landings, **noted}.get(name) for name in outputs]
     if all(each is Landing.LANDED for each in says):
         return True
-    unclear = {None, Landing.ELSEWHERE, *_HAVING}
-    return False if unclear.isdisjoint(says) else None
+    return None if any(each is None or each in _SHOWN for each in says) else False
 
 
 def told(fate: Fate, found: Situation) -> str:
