@@ -47,6 +47,11 @@ def die(frame: DataFrame, _: Batch) -> DataFrame:
     return frame.selectExpr("raise_error('dead') || 'x' as value")
 
 
+def failing(frame: DataFrame, _: Batch) -> DataFrame:
+    """Fail with each record."""
+    return frame.where("assert_true(false, 'dead') is null")
+
+
 def run(lab: Lab, *topics: str, sink: Any, process: Any = parse, **settings: Any) -> None:
     """Run a program until all is read."""
     pipeline = lab.pipeline(*topics, attempts=1, **settings)
@@ -335,6 +340,23 @@ def test_dead_letters_that_two_programs_share_do_not_make_them_one(lab: Lab, top
         lab.pipeline(name, **letters).run(lab.spark, sink=payments, **words)
     lab.pipeline(name, **letters).run(lab.spark, sink=orders, **words)
     assert (orders.counted(), payments.counted()) == ({(0, 0): 1, (0, 1): 1}, {})
+
+
+def test_dead_letters_on_their_way_are_read_again_by_a_program_that_has_none(
+    lab: Lab, topic: NewTopic, tmp_path: Path
+) -> None:
+    """The void mark in the other output counted for the dead letters, and the record was nowhere."""
+    name, orders, letters = topic(), Placed(tmp_path / "orders.db"), Placed(tmp_path / "letters.db", before=dies)
+    words: dict[str, Any] = {"sink": orders, "guarantee": "exactly_once", "until": "caught_up"}
+    lab.produce(name, "1")
+    dead = {"dead_letters": letters, "policies": Policies(poison="quarantine")}
+    with pytest.raises(Died):
+        lab.pipeline(name, attempts=1, **dead).run(lab.spark, failing, **words)
+    pending = lab.snapshot().pending
+    assert pending is not None
+    assert pending.lands_in == ("dead_letters",)
+    lab.pipeline(name, policies=Policies(pending="drop")).run(lab.spark, **words)
+    assert (orders.counted(), letters.counted()) == ({(0, 0): 1}, {})
 
 
 @pytest.mark.parametrize("before", [(), ("1",)], ids=["first batch", "landed before"])

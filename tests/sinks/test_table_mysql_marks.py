@@ -120,7 +120,7 @@ def test_the_marks_are_in_the_database_of_the_rows(
     write(spark, lander(mariadb_server.url(shop)), 1)
     write(spark, lander(mariadb_server.url("mysql"), f"{shop}.records"), 1)
     found = execute(f"select group_name, output, mark from {shop}.offsetkeeper_marks")  # noqa: S608 - a word
-    assert found == [(b"billing", b"", str(OutputMark.of(batch_of(1), f"{shop}.records")).encode())]
+    assert found == [(b"billing", b"", str(OutputMark.of(batch_of(1), "records")).encode())]
     assert count() == 3
 
 

@@ -91,6 +91,10 @@ def test_tables_that_share_a_mark_do_not_share_a_batch(mark: OutputMark, target:
     assert OutputMark.parse(str(mark)) == mark
 
 
+def test_where_no_output_is_asked_nothing_is_known() -> None:
+    assert has(replace(BATCH, lands_in=("dead_letters",)), [], {"one": V}) is None
+
+
 def test_a_mark_without_a_target_may_be_of_another_one_where_another_program_finishes_the_batch() -> None:
     assert landing(OutputMark.of(BATCH, "orders"), BATCH, "orders", named=True) is Landing.LANDED
     for mark, target in ((MINE, "orders"), (MINE, ""), (OutputMark.of(BATCH, "orders"), "payments")):

@@ -120,9 +120,10 @@ this program's, and a start of the other one is refused, unless that one takes i
 one that still lives may land it there too; it cannot commit it. After the commit the other program may start, and its
 outputs lack the batch. "finish" needs outputs of the same names. If all outputs are others, it is also refused if an
 unmarked output of the other program is noted to have the batch, or if a mark shows it in another target, or if it is
-for marked dead letters. If all outputs of the first program have got it after all, taking it back only counts it.
-Outputs of records are compared with outputs of records, and dead letters with dead letters. "drop" is refused if the
-other outputs keep marks, as a void mark here would not keep the batch out there.
+for marked dead letters. If all outputs of the first program have got it after all, taking it back only counts it, where
+their marks name a target; else it is refused. Outputs of records are compared with outputs of records, and dead letters
+with dead letters. "drop" is refused if the other outputs keep marks, as a void mark here would not keep the batch out
+there.
 """
 
 from __future__ import annotations
@@ -682,9 +683,9 @@ def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing])
     Args:
         batch: the batch that was begun.
         outputs: names of outputs.
-        landings: what the marks of outputs say about the batch; without marks the answer is None.
+        landings: what the marks of outputs say about the batch; without marks, or outputs, the answer is None.
     """
-    if not landings:
+    if not landings or not outputs:
         return None
     noted = {name: Landing.LANDED for name in batch.written if landings.get(name) is not Landing.ELSEWHERE}
     says = [{**landings, **noted}.get(name) for name in outputs]

@@ -82,7 +82,7 @@ class Cassandra:
         """
         table = self._table()
         table.check()
-        return Lander(table.stage, table.seen, table.land, late=True, target=self.writes_to)
+        return Lander(table.stage, table.seen, table.land, late=True, target=self._target.table)
 
     def _table(self) -> CassandraTable:
         with needing_extra("cassandra", "cassandra,spark"):

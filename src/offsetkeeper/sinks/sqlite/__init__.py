@@ -76,7 +76,9 @@ class SQLiteTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
         self._session.run(self._look)
-        marks = Marks(self._session, DIALECT, "main", self._target.table.lower())
+        marks = Marks(
+            self._session, DIALECT, "main", self._target.table.encode().lower().decode()
+        )  # it folds ASCII alone
         if self._is_in_file_of(store):
             return within(self, marks)
         return apart(self, marks, guarantee)
