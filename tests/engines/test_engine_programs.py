@@ -26,9 +26,15 @@ NewTopic = Callable[..., str]
 def shop(tmp_path: Path) -> Path:
     """Two tables, each in a database beside the store: batches are begun for them, and they keep marks."""
     for name in ("orders", "payments"):
-        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as connection:
-            connection.execute(f"create table {name} (value text)")
+        make_tables(tmp_path / f"{name}.db", name)
     return tmp_path
+
+
+def make_tables(file: Path, *names: str) -> None:
+    """Make tables in a file."""
+    with closing(sqlite3.connect(file)) as connection:
+        for name in names:
+            connection.execute(f"create table {name} (value text)")
 
 
 def rows(shop: Path, table: str, file: str = "") -> list[str]:
@@ -204,8 +210,7 @@ def test_one_of_several_outputs_that_has_the_batch_elsewhere_is_written_here_too
 ) -> None:
     name = topic()
     for each in ("one", "two"):
-        with closing(sqlite3.connect(shop / f"{each}.db")) as connection:
-            connection.execute(f"create table {each} (value text)")
+        make_tables(shop / f"{each}.db", each)
     lab.produce(name, "1")
     first = Outputs(a=table(shop, "orders"), b=table(shop, "payments"))
 
@@ -226,9 +231,7 @@ def test_a_mark_that_two_tables_share_does_not_count_the_batch_as_done_in_the_ot
 ) -> None:
     """Both tables are in one file, with one mark for outputs of one name: the second table never got the batch."""
     name, url = topic(), f"sqlite:///{tmp_path}/shop.db"
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
-        for each in ("orders", "bills", "payments", "debts"):
-            connection.execute(f"create table {each} (value text)")
+    make_tables(tmp_path / "shop.db", "orders", "bills", "payments", "debts")
     first = Outputs(a=Table(url, "orders"), b=Table(url, "bills"))
     second = Outputs(a=Table(url, "payments"), b=Table(url, "debts"))
     lab.produce(name, "1")
@@ -273,9 +276,7 @@ def test_a_run_that_stalls_until_its_batch_is_taken_over_lands_it_only_in_its_ow
 ) -> None:
     """Both tables are in one file. The mark of the late run counted for the second table, which never got the batch."""
     name, url = topic(), f"sqlite:///{tmp_path}/shop.db"
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
-        for each in ("orders", "payments"):
-            connection.execute(f"create table {each} (value text)")
+    make_tables(tmp_path / "shop.db", "orders", "payments")
     lab.produce(name, "1")
     stall, orders, payments = Stall(), Table(url, "orders"), Table(url, "payments")
     with Running(lab.pipeline(name), lab.spark, parse, sink=Slow(orders, stall), guarantee="exactly_once") as older:
@@ -304,9 +305,7 @@ def test_a_record_that_fails_in_a_batch_that_the_first_program_has_landed_meanwh
     lab: Lab, topic: NewTopic, tmp_path: Path
 ) -> None:
     name, url = topic(), f"sqlite:///{tmp_path}/shop.db"
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
-        for each in ("orders", "payments"):
-            connection.execute(f"create table {each} (value text)")
+    make_tables(tmp_path / "shop.db", "orders", "payments")
     lab.produce(name, "1", "2")
     stall, orders, payments = Stall(), Table(url, "orders"), Table(url, "payments")
     with Running(lab.pipeline(name), lab.spark, parse, sink=Slow(orders, stall), guarantee="exactly_once") as older:

@@ -182,7 +182,7 @@ def test_the_same_batch_by_mended_code_wins_over_a_try_that_died(
     assert (shop.orders(), shop.mark()) == ({"tea": [9.0, "zzz"], "milk": [9.0, "zzz"]}, None)
     shop.write(batch_of(1), [("tea", 1.0, "aaa"), ("milk", None, "aaa")])
     assert shop.orders() == {"tea": [1.0, "aaa"], "milk": [None, "aaa"]}
-    assert shop.mark() == OutputMark.of(batch_of(1), shop.lander().target)
+    assert shop.mark() == OutputMark.of(batch_of(1), shop.lander().writes_to)
 
 
 def test_a_row_is_of_one_attempt_where_a_stage_runs_again_within_a_try(
@@ -219,7 +219,7 @@ def test_a_batch_of_which_spark_computed_a_stage_again_is_marked_only_when_it_is
     assert (asked, shop.mark()) == ([{}, {"tea": [1.0, "old"]}], None)
     once.write(shop.frame([("tea", 2.0, "new"), ("milk", 2.0, "new")]), batch_of(1), check=check)
     assert shop.orders() == {"tea": [2.0, "new"], "milk": [2.0, "new"]}
-    assert shop.mark() == OutputMark.of(batch_of(1), shop.lander().target)
+    assert shop.mark() == OutputMark.of(batch_of(1), shop.lander().writes_to)
 
 
 def test_an_attempt_that_outlives_its_batch_writes_over_nothing(
@@ -366,7 +366,7 @@ def test_a_mark_that_is_gone_meanwhile_is_no_longer_the_one_seen(cassandra_shop:
     assert shop.mark() is None
     with environment.using(Clock(environment.now_ms() + 2000)):  # a new run may be ahead of the clock by a second
         shop.write(batch_of(2), [("tea", 3.0, "")])
-    assert (shop.orders(), shop.mark()) == ({"tea": [3.0, ""]}, OutputMark.of(batch_of(2), shop.lander().target))
+    assert (shop.orders(), shop.mark()) == ({"tea": [3.0, ""]}, OutputMark.of(batch_of(2), shop.lander().writes_to))
 
 
 def test_a_table_may_change_between_batches(cassandra_shop: Shop) -> None:

@@ -48,10 +48,10 @@ def test_a_mark_that_is_cut_off_is_unknown_and_then_looked_up(cassandra_shop: Sh
     way = shop.lander(shop.url(port=proxy.port))
     staged, seen = way.stage(shop.frame([("tea", 1.0, "")]), batch), way.seen(KEY)
     with proxy.cut(cut, b"UPDATE "), pytest.raises(OutcomeUnknown, match="may be changed or not"):
-        way.land(KEY, seen, OutputMark.of(batch, way.target), staged)
-    assert shop.mark() == (None if cut is Cut.REQUEST else OutputMark.of(batch, way.target))
+        way.land(KEY, seen, OutputMark.of(batch, way.writes_to), staged)
+    assert shop.mark() == (None if cut is Cut.REQUEST else OutputMark.of(batch, way.writes_to))
     shop.write(batch, [("tea", 2.0, "")], way=way)
-    assert shop.mark() == OutputMark.of(batch, way.target)
+    assert shop.mark() == OutputMark.of(batch, way.writes_to)
     assert shop.orders() == {"tea": [2.0 if cut is Cut.REQUEST else 1.0, ""]}
 
 
@@ -62,7 +62,7 @@ def test_a_landing_that_is_cut_off_before_its_rows_may_be_tried_again(cassandra_
         shop.write(batch, [("tea", 1.0, "")], way=way)
     assert (shop.orders(), shop.mark()) == ({}, None)
     shop.write(batch, [("tea", 2.0, "")], way=way)
-    assert (shop.orders(), shop.mark()) == ({"tea": [2.0, ""]}, OutputMark.of(batch, way.target))
+    assert (shop.orders(), shop.mark()) == ({"tea": [2.0, ""]}, OutputMark.of(batch, way.writes_to))
 
 
 def test_a_server_that_is_away_at_the_start_is_said(cassandra_shop: Shop) -> None:

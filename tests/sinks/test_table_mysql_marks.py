@@ -225,9 +225,9 @@ def test_a_commit_that_is_cut_off_is_looked_up(
     staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
     seen = way.seen(KEY)
     with proxy.cut(cut, b"COMMIT"), pytest.raises(OutcomeUnknown):
-        way.land(KEY, seen, OutputMark.of(batch, way.target), staged)
+        way.land(KEY, seen, OutputMark.of(batch, way.writes_to), staged)
     write(spark, way, 1)
-    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch, way.target), 3)
+    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch, way.writes_to), 3)
 
 
 @pytest.mark.parametrize("statement", [b"UPDATE ", b"INSERT INTO `"])
@@ -245,8 +245,8 @@ def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing(
     staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
     seen = way.seen(KEY)
     with proxy.cut(Cut.REPLY, statement), pytest.raises(SinkError):
-        way.land(KEY, seen, OutputMark.of(batch, way.target), staged)
-    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch_of(1), way.target), 3)
+        way.land(KEY, seen, OutputMark.of(batch, way.writes_to), staged)
+    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch_of(1), way.writes_to), 3)
 
 
 def test_a_server_that_is_killed_between_staging_and_landing_takes_nothing_that_was_told_as_staged(

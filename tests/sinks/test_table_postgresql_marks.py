@@ -100,7 +100,7 @@ def test_the_marks_are_where_the_rows_are_whatever_the_search_path(
     shop.execute("create schema desk")
     write(spark, lander(database + "?options=-csearch_path%3Ddesk,public"), 1)
     assert shop.execute("select group_name, output, mark from public.offsetkeeper_marks").fetchall() == [
-        ("billing", "", str(OutputMark.of(batch_of(1), lander(database).target)))
+        ("billing", "", str(OutputMark.of(batch_of(1), lander(database).writes_to)))
     ]
     assert count(shop) == 3
 
@@ -231,9 +231,9 @@ def test_a_start_leaves_no_trace_in_the_marks(spark: SparkSession, database: str
     assert shop.execute("select * from offsetkeeper_marks").fetchall() == []
     write(spark, way, 1)
     again = lander(database)
-    assert again.seen(KEY).mark == OutputMark.of(batch_of(1), again.target)
+    assert again.seen(KEY).mark == OutputMark.of(batch_of(1), again.writes_to)
     assert shop.execute("select mark from offsetkeeper_marks").fetchall() == [
-        (str(OutputMark.of(batch_of(1), again.target)),)
+        (str(OutputMark.of(batch_of(1), again.writes_to)),)
     ]
 
 
@@ -324,9 +324,9 @@ def test_a_commit_that_is_cut_off_is_looked_up(
     staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
     seen = way.seen(KEY)
     with proxy.cut(cut, COMMIT), pytest.raises(OutcomeUnknown):
-        way.land(KEY, seen, OutputMark.of(batch, way.target), staged)
+        way.land(KEY, seen, OutputMark.of(batch, way.writes_to), staged)
     write(spark, way, 1)
-    assert (way.seen(KEY).mark, count(shop)) == (OutputMark.of(batch, way.target), 3)
+    assert (way.seen(KEY).mark, count(shop)) == (OutputMark.of(batch, way.writes_to), 3)
 
 
 @pytest.mark.parametrize("statement", [b"UPDATE ", b"insert into "])
@@ -337,7 +337,7 @@ def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing(
     write(spark, way, 1)
     with proxy.cut(Cut.REPLY, statement), pytest.raises(SinkError):
         write(spark, way, 2)
-    assert (way.seen(KEY).mark, count(shop)) == (OutputMark.of(batch_of(1), way.target), 3)
+    assert (way.seen(KEY).mark, count(shop)) == (OutputMark.of(batch_of(1), way.writes_to), 3)
 
 
 def test_a_server_that_restarts_between_staging_and_landing_costs_another_try(

@@ -176,7 +176,7 @@ def test_a_start_does_not_wait_for_a_run_that_holds_the_lock_of_the_file(
         stalled.execute("begin immediate")
         stalled.execute("update offsetkeeper_marks set mark = mark")
         began = time.monotonic()
-        assert newer.seen(KEY).mark == OutputMark.of(batch_of(1), newer.target)
+        assert newer.seen(KEY).mark == OutputMark.of(batch_of(1), newer.writes_to)
         assert time.monotonic() - began < 10
         stalled.execute("rollback")
     execute(shop, SWALLOW.format("after update", "delete from offsetkeeper_marks"))

@@ -153,7 +153,7 @@ def test_another_number_of_slots_may_begin_a_batch_and_not_finish_one(
     later = replace(BATCH, sequence=BATCH.sequence + 1)
     once(1).write(frame_of(spark, records(later)).drop(*several.SOURCE), later)
     assert rows() == Counter(records(before) + records(BATCH) + records(later))
-    assert once(1).mark("billing") == once().mark("billing") == OutputMark.of(later, once().lander.target)
+    assert once(1).mark("billing") == once().mark("billing") == OutputMark.of(later, once().lander.writes_to)
 
 
 @pytest.mark.parametrize("broken", [0, 1])

@@ -96,10 +96,10 @@ def test_where_no_output_is_asked_nothing_is_known() -> None:
 
 
 def test_a_mark_without_a_target_may_be_of_another_one_where_another_program_finishes_the_batch() -> None:
-    assert landing(OutputMark.of(BATCH, "orders"), BATCH, "orders", named=True) is Landing.LANDED
+    assert landing(OutputMark.of(BATCH, "orders"), BATCH, "orders", exact=True) is Landing.LANDED
     for mark, target in ((MINE, "orders"), (MINE, ""), (OutputMark.of(BATCH, "orders"), "payments")):
-        assert landing(mark, BATCH, target, named=True) is Landing.ELSEWHERE
-    assert landing(MINE._replace(void=True), BATCH, named=True) is Landing.VOID
+        assert landing(mark, BATCH, target, exact=True) is Landing.ELSEWHERE
+    assert landing(MINE._replace(void=True), BATCH, exact=True) is Landing.VOID
 
 
 def test_the_digest_is_of_the_ranges_and_the_target() -> None:

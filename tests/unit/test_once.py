@@ -135,7 +135,7 @@ def test_at_most_once_is_refused() -> None:
 def test_slots_go_on_with_the_mark_of_those_that_have_the_batch(*, void: bool) -> None:
     """A release that named no target has landed a part; with another mark, the first slot would be written twice."""
     found, landed = OutputMark.of(BATCH)._replace(partly=True), list[OutputMark]()
-    lander = Lander(lambda *_: "rows", lambda _: Seen(found), lambda *given: landed.append(given[2]), target="topic")
+    lander = Lander(lambda *_: "rows", lambda _: Seen(found), lambda *given: landed.append(given[2]), writes_to="topic")
     once = Once(lander, "")
     if void:
         assert once.settle(BATCH).landing is Landing.CUT

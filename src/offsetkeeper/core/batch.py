@@ -104,6 +104,10 @@ class Batch:
             return Kind.QUERY
         return Kind.DEAD_LETTERS if DEAD_LETTERS in {*self.lands_in, *self.written} else Kind.RECORDS
 
+    def goes_into(self, output: str) -> bool:
+        """Return whether the batch goes into an output of its program: the dead letters', or each of the others."""
+        return (output == DEAD_LETTERS) == (self.kind is Kind.DEAD_LETTERS)
+
     @property
     def id(self) -> str:
         """`group/token/sequence`: the same for each retry of the batch, and never the same for another batch.

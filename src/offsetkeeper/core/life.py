@@ -75,8 +75,8 @@ another program, with "finish".
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
 number is `MarkMismatch`. Each refuses the start until the restore is undone, or `adopt` accepts the mark. An output
-that keeps no mark says nothing of this. Three lines are asked even before that: "its marked outputs are others than
-those here" in both tables, and that of "own". The outputs of another program lack batches, which is no loss.
+that keeps no mark says nothing of this. The outputs of another program lack batches, and that is no loss. So three
+lines are asked even before the marks: the one of "own", and in both tables the one of marked outputs that are others.
 
 **The plan.** A start plans where it reads on before it does what the table says. FINISH and COUNT: it plans from the
 end of the batch. DROP and WAIT: from the positions, so from the start of the batch. If a policy for positions stops the
@@ -133,7 +133,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
-from offsetkeeper.core.batch import DEAD_LETTERS, Batch, Kind, Program
+from offsetkeeper.core.batch import Batch, Kind, Program
 from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import Guarantee, Having
 from offsetkeeper.core.offsets import Positions, TopicPartition
@@ -318,7 +318,7 @@ class Situation:
     @property
     def _outputs(self) -> list[str]:
         """The outputs that the batch goes into: the dead letters, or all others of the program."""
-        return [name for name in self.outputs if (name == DEAD_LETTERS) == (self.batch.kind is Kind.DEAD_LETTERS)]
+        return [name for name in self.outputs if self.batch.goes_into(name)]
 
 
 def at_start(found: Situation) -> Fate:
@@ -478,9 +478,9 @@ def _is_unsettled_elsewhere(found: Situation) -> StartRefused:
 
 
 def _is_diverted(found: Situation) -> StartRefused:
-    pending = "is pending" if found.begun else "was dropped by an operator"
-    other = f", and another program began it. {_both(found)}" if found.elsewhere else ""
+    why = "is pending" if found.begun else "was dropped by an operator"
     if found.elsewhere:
+        why += f", and another program began it. {_both(found)}"
         way = f"Start that program once, to finish the batch. {_GONE}"
     else:
         way = (
@@ -489,7 +489,7 @@ def _is_diverted(found: Situation) -> StartRefused:
             "twice"
         )
     return StartRefused(
-        f"batch {found.batch.id} {pending}{other}. By its mark, {named(found.diverted[0])} has the batch, but in "
+        f"batch {found.batch.id} {why}. By its mark, {named(found.diverted[0])} has the batch, but in "
         f"another target than here: outputs of one name in one schema share a mark. {way}"
     )
 
@@ -585,11 +585,7 @@ AT_START = (
     ),
     Line("it was begun for a marked output; none here has that name", lambda s: s.unmarked, _lacks_mark),
     Line("an output is noted to have it, and none here is that one", lambda s: s.lacking, _lacks_output),
-    Line(
-        "by a mark, it is in another target than those here",
-        lambda s: s.diverted,
-        _is_diverted,
-    ),
+    Line("by a mark, it is in another target than those here", lambda s: s.diverted, _is_diverted),
     Line(
         "it is for marked dead letters, and others are here",
         lambda s: s.batch.kind is Kind.DEAD_LETTERS and s.astray,

@@ -60,16 +60,16 @@ class OutputMark(NamedTuple):
     partly: bool = False
 
     @classmethod
-    def of(cls, batch: Batch, target: str = "", *, void: bool = False) -> Self:
+    def of(cls, batch: Batch, writes_to: str = "", *, void: bool = False) -> Self:
         """Return the mark of a batch.
 
         Args:
             batch: the batch.
-            target: what the output writes to, such as a table's name; empty if it does not tell, or if no other
+            writes_to: what the output writes to, such as a table's name; empty if it does not tell, or if no other
                 target has its mark.
             void: whether the batch is dropped.
         """
-        text = "\n".join([batch.lines(), *([target] if target else [])])
+        text = f"{batch.lines()}\n{writes_to}" if writes_to else batch.lines()
         return cls(batch.sequence, batch.token, hashlib.sha256(text.encode()).hexdigest()[:16], void)
 
     @classmethod
@@ -102,14 +102,14 @@ class Landing(Enum):
     CUT = auto()
 
 
-def landing(mark: OutputMark | None, batch: Batch, target: str = "", *, named: bool = False) -> Landing:
+def landing(mark: OutputMark | None, batch: Batch, writes_to: str = "", *, exact: bool = False) -> Landing:
     """Return what an output's mark says about a batch.
 
     Args:
         mark: mark of the output.
         batch: the batch.
-        target: as in `OutputMark.of`.
-        named: whether only a mark that names the target says that the batch is here.
+        writes_to: as in `OutputMark.of`.
+        exact: whether only a mark that names the target says that the batch is here.
     """
     if mark is None or mark.sequence < batch.sequence:
         return Landing.ABSENT
@@ -117,8 +117,8 @@ def landing(mark: OutputMark | None, batch: Batch, target: str = "", *, named: b
         return Landing.PASSED
     if mark.token != batch.token:
         return Landing.OTHER
-    targets = [*([target] if target else []), *([] if named else [""])]
-    here = mark.digest in {OutputMark.of(batch, each).digest for each in targets}
+    names = {writes_to} - {""} if exact else {writes_to, ""}
+    here = mark.digest in {OutputMark.of(batch, each).digest for each in names}
     if not here and not mark.void:  # a void mark keeps the batch out of each target
         return Landing.ELSEWHERE
     if mark.partly:

@@ -187,9 +187,9 @@ class Delivery:
         )
 
     def landings(self, *, anew: bool = False) -> dict[str, Landing]:
-        """Return what the marks say of the pending batch; outputs that commit with the ledger do not have it.
+        """Return what the marks say of the pending or unsettled batch; outputs that commit with the ledger lack it.
 
-        The result is empty if no batch is pending, or no output keeps a mark.
+        The result is empty if there is no such batch, or no output keeps a mark.
 
         Args:
             anew: whether the batch was begun for other outputs. What the ledger knows of these names is of those.
@@ -218,21 +218,13 @@ class Delivery:
         for name, mark in beside.items():
             check_left(group, name, mark, reached)
         check_marks(snapshot, marks, expiring, lost, reached)
-        if not once or snapshot.pending is None:
+        batch = snapshot.pending or snapshot.unsettled
+        if not once or batch is None:
             return {}
         return {
             **dict.fromkeys(self.outputs.joiners, Landing.ABSENT),
-            **{name: once[name].landing(mark, snapshot.pending, named=anew) for name, mark in marks.items()},
+            **{name: once[name].landing(mark, batch, exact=anew) for name, mark in marks.items()},
         }
-
-    def said(self, batch: Batch) -> dict[str, Landing]:
-        """Return what the marks say of a batch that a reset has dropped.
-
-        Raises:
-            SinkError: an output stayed unavailable.
-        """
-        once = self.outputs.once
-        return {name: once[name].landing(found.mark, batch) for name, found in self._seen().items()}
 
     def landed_before(self, batch: Batch) -> dict[str, Landed]:
         """Return the last batch before this one in each output that keeps a mark, as the marks say it.
@@ -254,7 +246,8 @@ class Delivery:
             SinkError, OutcomeUnknown: an output stayed unavailable.
         """
         away, known = (SinkError, OutcomeUnknown), self._landed_in
-        once = self.outputs.once  # also those that the program has got since the batch was begun
+        # Also those that the program has got since the batch was begun: they may have it under way.
+        once = {name: each for name, each in self.outputs.once.items() if batch.goes_into(name)}
         found = {name: self.patiently(away, partial(each.settle, batch, known(name))) for name, each in once.items()}
         return Settled(
             {name: outcome.landing for name, outcome in found.items()},

@@ -178,7 +178,7 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             stood = self.ledger.snapshot.positions
-            if what is not Fate.COUNT or self.asked.guarantee is not Guarantee.AT_MOST_ONCE:  # that writes nothing
+            if what is not Fate.COUNT or self.asked.guarantee is not Guarantee.AT_MOST_ONCE:  # it only counts
                 self._take_over()
             self._settle(what, plan, guard)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
@@ -204,8 +204,8 @@ class Direct:
         if dropped is not None:
             check_unsettled(dropped)
         landings = self._landings()
-        if dropped is not None and unsettled is not None:
-            when_unsettled(replace(dropped, landings=self._delivery_of(unsettled).said(unsettled)))
+        if dropped is not None:
+            when_unsettled(replace(dropped, landings=landings))
         again, given = self._given(guard)
         what = None if pending is None else self._fate(pending, query, landings, given)
         if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
@@ -358,7 +358,7 @@ class Direct:
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
             found = self._unsettled(unsettled, None if guard is None else guard.query(), {})
-            landings, targets = Settled({}, {}) if found.astray else self._settled(unsettled)
+            landings, targets = Settled({}, {}) if found.astray else self._delivery_of(unsettled).settle(unsettled)
             told = landed_text(unsettled, landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
             found = replace(found, landings=landings)
@@ -387,7 +387,7 @@ class Direct:
             StartRefused: some outputs have it, and with exactly once only a policy can allow to drop it.
         """
         pending = self.ledger.snapshot.pending
-        landings, targets = Settled({}, {}) if pending is None else self._settled(pending)
+        landings, targets = Settled({}, {}) if pending is None else self._delivery_of(pending).settle(pending)
         found = replace(self._situation(batch, problems, landings), failure=failure)
         if when_given_up(found) is Fate.COUNT:
             self._delivery_of(found.batch).count_as_done(found.batch)
@@ -493,12 +493,6 @@ class Direct:
     def _delivery_of(self, batch: Batch) -> Delivery:
         """Return the delivery of a batch that was begun: into the dead letters, or into the other outputs."""
         return self.quarantine.letters if self.quarantine and batch.kind is Kind.DEAD_LETTERS else self.delivery
-
-    def _settled(self, batch: Batch) -> Settled:
-        """Make sure that a dropped batch can never land; in dead letters that the program lacks, it may."""
-        if batch.kind is Kind.DEAD_LETTERS and self.quarantine is None:
-            return Settled({}, {})
-        return self._delivery_of(batch).settle(batch)
 
     @property
     def _deliveries(self) -> list[Delivery]:

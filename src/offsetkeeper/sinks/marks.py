@@ -303,7 +303,7 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
             raise
         log.warning("a batch that is tried again may be written twice, as at_least_once allows: %s", error)
         return Writer(rows.write)
-    return Lander(rows.stage, marks.seen, marks.land, lost_by_target, target=marks.table)
+    return Lander(rows.stage, marks.seen, marks.land, lost_by_target, writes_to=marks.table)
 
 
 def within(rows: Rows, marks: Marks, moved_from: Callable[[Any, MarkKey], str] = lambda *_: "") -> Joiner:

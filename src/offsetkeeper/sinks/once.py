@@ -63,9 +63,9 @@ class Once:
         """Return the mark of a group; see `seen`."""
         return self.seen(group).mark
 
-    def landing(self, mark: OutputMark | None, batch: Batch, *, named: bool = False) -> Landing:
+    def landing(self, mark: OutputMark | None, batch: Batch, *, exact: bool = False) -> Landing:
         """Return what a mark says about a batch, see `core.mark`."""
-        return landing(mark, batch, self.lander.target, named=named)
+        return landing(mark, batch, self.lander.writes_to, exact=exact)
 
     def lost(self, landed: Landed, seen: Seen) -> str:
         """Return why rows that the ledger knows in the output are gone; empty if they are there, or there were none.
@@ -158,7 +158,7 @@ class Once:
         """Return the next mark. The slots of a batch that has landed in some of them get the mark of these."""
         if seen.mark is not None and self.landing(seen.mark, batch) is Landing.PARTLY:
             return seen.mark._replace(partly=False, void=void)
-        return OutputMark.of(batch, self.lander.target, void=void)
+        return OutputMark.of(batch, self.lander.writes_to, void=void)
 
     def _has(self, seen: Seen, batch: Batch, landed: Landed) -> bool:
         """Return whether the output has the batch; False if the batch may land.

@@ -107,7 +107,7 @@ class Lander:
         late: whether the frame is computed in `land`, and not in `stage`. Then `land` gets a function too: it calls it
             when all rows are written, before the mark changes if it can. The function raises `ComputedAgain` if Spark
             has computed a part of the frame again.
-        target: the name of the target, where outputs of one name share a mark whatever they write to: then the mark
+        writes_to: the name of the target, where outputs of one name share a mark whatever they write to: then the mark
             also says in which target its batch is. The same for each way to write the name. Empty if each target has
             its own mark.
         expires: whether the output forgets the mark of a group that writes nothing for a long time. Then the mark may
@@ -120,7 +120,7 @@ class Lander:
     lost: Callable[[Landed, Seen], str] = lost_by_mark
     expires: bool = False
     late: bool = False
-    target: str = ""
+    writes_to: str = ""
 
 
 @runtime_checkable

@@ -82,7 +82,7 @@ class Cassandra:
         """
         table = self._table()
         table.check()
-        return Lander(table.stage, table.seen, table.land, late=True, target=self._target.table)
+        return Lander(table.stage, table.seen, table.land, late=True, writes_to=self._target.table)
 
     def _table(self) -> CassandraTable:
         with needing_extra("cassandra", "cassandra,spark"):

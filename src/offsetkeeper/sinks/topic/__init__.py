@@ -247,7 +247,9 @@ class Topic:
         if self._name is not None and self._name in closed:
             raise SettingsError(f"{self!r}: {loop(self._name)}")
         self._closed = closed
-        return Lander(self._stage, self._seen, self._land, self._lost, expires=True, late=True, target=self.writes_to)
+        return Lander(
+            self._stage, self._seen, self._land, self._lost, expires=True, late=True, writes_to=self.writes_to
+        )
 
     def _closed_here(self, cluster: KafkaCluster) -> Topics:
         """Return the topics of this cluster that no row may go into."""

@@ -135,7 +135,7 @@ class LanderConformance:
         """As of another program that has taken the batch over."""
 
         def at(target: str) -> Once:
-            return self.once(output, change=lambda way: replace(way, target=target))
+            return self.once(output, change=lambda way: replace(way, writes_to=target))
 
         writes(at("here"), batch_of(1))
         writes(at("here"), batch_of(1))

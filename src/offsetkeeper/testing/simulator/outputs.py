@@ -265,7 +265,7 @@ class ModelMarkedOutput(ModelOutput):
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
-        return Lander(self._stage, self._seen, self._land_marked, self.lost, target=self.writes_to)
+        return Lander(self._stage, self._seen, self._land_marked, self.lost, writes_to=self.writes_to)
 
     def digest(self) -> int:
         """See `ModelOutput.digest`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch
@@ -137,7 +137,7 @@ class Promises:
         for name in world.scenario.every_output:
             tables = [world.rows_of(name, program) for program in range(len(world.scenario.tables))]
             rows: Counter[Row] = sum(tables, Counter())
-            self._check_rows(name, self._once_taken_over(tables) if len(tables) > 1 else rows)
+            self._check_rows(name, self._once_taken_over(tables))
             wrong = sorted(row.record for row in rows if not self._belongs(row.record, name))
             if wrong:
                 self._broken("q", f"{name!r} has {wrong}, which belong elsewhere")
@@ -231,12 +231,7 @@ class Promises:
         forgotten = [name for name in marked if change.after.landed_in(name).sequence != change.after.sequence]
         if forgotten:
             self._broken("i", f"batch {batch_id} is committed, and the ledger does not say so of {forgotten}")
-        program = world.program_of(change.before.pending)
-        for name in outputs:
-            there = [row for row in world.rows_of(name, program) if row.batch == batch_id]
-            lacking = wanted - {(r.record[0], r.record[2], r.record[3]) for r in there}
-            if lacking and batch_id not in world.gone(name):  # the next landing tells that
-                self._broken("b", f"batch {batch_id} is committed, and {name!r} lacks {sorted(lacking)}")
+        self._check_there(batch_id, world.program_of(change.before.pending), outputs, wanted, "is committed")
 
     def _check_marks(self, batch_id: str, written: tuple[str, ...], before: list[str]) -> None:
         """Check that the outputs before this one are marked, so that no crash from here on repeats them."""
@@ -264,11 +259,17 @@ class Promises:
     def _check_settled(self, batch: Batch, moves: Collection[TopicPartition]) -> None:
         """Check that the outputs of its program have the partitions of a batch that now count as done."""
         wanted = _offsets(tuple(r for r in batch.unmoved if r.topic_partition in moves))
-        for name in batch.lands_in:
-            rows = self._world.rows_of(name, self._world.program_of(batch))
-            lacking = wanted - {(r.record[0], *r.record[2:]) for r in rows if r.batch == batch.id}
-            if lacking and batch.id not in self._world.gone(name):
-                self._broken("b", f"batch {batch.id} counts as done, and {name!r} lacks {sorted(lacking)}")
+        self._check_there(batch.id, self._world.program_of(batch), batch.lands_in, wanted, "counts as done")
+
+    def _check_there(
+        self, batch_id: str, program: int, outputs: Iterable[str], wanted: set[tuple[str, int, int]], what: str
+    ) -> None:
+        """Check that outputs of a program have the wanted offsets of a batch."""
+        for name in outputs:
+            there = [row.record for row in self._world.rows_of(name, program) if row.batch == batch_id]
+            lacking = wanted - {(record[0], record[2], record[3]) for record in there}
+            if lacking and batch_id not in self._world.gone(name):  # the next landing tells that
+                self._broken("b", f"batch {batch_id} {what}, and {name!r} lacks {sorted(lacking)}")
 
     def _check_drop(self, before: Snapshot) -> None:
         """Check that a batch that can be read is not dropped, unless that is the policy."""
@@ -300,11 +301,12 @@ class Promises:
         """
         every: Counter[Row] = sum(tables, Counter())
         shared = {row.record for row in every if row.batch in self._taken_over}
+        kept = Counter({row: n for row, n in every.items() if row.record not in shared})
         for record in shared:
             copies = [Counter({row: n for row, n in rows.items() if row.record == record}) for rows in tables]
             most = max(copies, key=Counter.total)
-            every = Counter({row: n for row, n in every.items() if row.record != record}) + most
-        return every
+            kept += most
+        return kept
 
     def _check_rows(self, name: str, rows: Counter[Row]) -> None:
         world, guarantee = self._world, self._world.scenario.guarantee

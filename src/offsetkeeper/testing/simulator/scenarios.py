@@ -369,7 +369,6 @@ _REPLACED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-_REPLACED_KINDS = {name: _KINDS[name] for name in ("exactly once, marked", "exactly once, two marked")}
 # Slots matter only to the output that has them.
 _SLOTTED_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
@@ -406,6 +405,10 @@ _POISONED_KINDS: Mapping[str, _Kind] = MappingProxyType(
         "exactly once, in the transaction, quarantine marked": _Kind(Guarantee.EXACTLY_ONCE, {"": "joined"}, "marked"),
     }
 )
+_REPLACED_KINDS = {
+    name: {**_KINDS, **_POISONED_KINDS}[name]
+    for name in ("exactly once, marked", "exactly once, two marked", "exactly once, marked, quarantine")
+}
 _RESTORED_POISONED_KINDS = {
     name: kind
     for name, kind in _POISONED_KINDS.items()
@@ -438,7 +441,6 @@ def wide() -> list[Scenario]:
         (_POISONED, _POISONED_KINDS),
         (_RESTORED, _RESTORED_POISONED_KINDS),
         (_REPLACED, _REPLACED_KINDS),
-        (_REPLACED, {"exactly once, marked, quarantine": _POISONED_KINDS["exactly once, marked, quarantine"]}),
     )
     return [each for casts, kinds in several for each in _with_kinds(casts, kinds)]
 

@@ -216,7 +216,8 @@ class World:
         sinks = {name: apart.get(name) or ModelJoiner(name, self.schedule) for name in scenario.every_output}
         letters = sinks.pop(DEAD_LETTERS, None)
         policies = replace(scenario.policies, pending="drop" if self.dropping else pending)
-        policies = policies if letters is None else replace(policies, poison="quarantine")
+        if letters is not None:
+            policies = replace(policies, poison="quarantine")
         return Run(
             group=GROUP,
             store_url=None,
