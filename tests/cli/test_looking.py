@@ -318,7 +318,7 @@ def test_a_plan_tells_that_a_pending_batch_forbids_the_start(url: str, fake: Fak
 
 
 def test_a_plan_tells_that_another_program_began_the_pending_batch(url: str, fake: Fake) -> None:
-    batch = begin(group(url), OffsetRange("a", 0, 10, 12), program=Program(("a",), ("Table shop.orders",)))
+    batch = begin(group(url), OffsetRange("a", 0, 10, 12), program=Program(("a",), {"": "Table shop.orders"}))
     fake.held_ |= {A: Bounds(3, 20), TopicPartition("b", 0): Bounds(0, 1)}
     told = "it was begun by a program that reads a and writes Table shop.orders"
     own, other = ("plan", "shop", "--brokers", "fake:9092"), ("--topic", "b")
@@ -332,7 +332,7 @@ def test_a_plan_tells_that_another_program_began_the_pending_batch(url: str, fak
     assert told in shown.stdout
     assert json.loads(run("show", "shop", "--json").stdout)["pending"]["program"] == {
         "topics": ["a"],
-        "outputs": ["Table shop.orders"],
+        "outputs": {"": "Table shop.orders"},
     }
     assert batch.id in shown.stdout
 

@@ -63,6 +63,15 @@ class Marked:
             return str(text)
 
 
+class Placed(Marked):
+    """Tells its target."""
+
+    @property
+    def writes_to(self) -> str:
+        """The name of what it writes to."""
+        return self.path.stem
+
+
 def dies() -> None:
     """Die."""
     raise Died

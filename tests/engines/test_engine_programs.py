@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab, Running
-from engines.marked import Died, Marked, Stall, dies
+from engines.marked import Died, Placed, Stall, dies
 from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.errors import Fenced, StartRefused
 from offsetkeeper.sinks import Outputs, Table, Writer
@@ -73,15 +73,6 @@ def begin(lab: Lab, *topics: str, sink: Any) -> None:
 
 def table(shop: Path, name: str) -> Table:
     return Table(f"sqlite:///{shop}/{name}.db", name)
-
-
-class Placed(Marked):
-    """An output with a mark that tells its target."""
-
-    @property
-    def writes_to(self) -> str:
-        """The name of what it writes to."""
-        return self.path.stem
 
 
 OTHERS: Mapping[str, tuple[str, str]] = {

@@ -65,7 +65,7 @@ def newest() -> MemoryStore:
     run.commit(run.batch([], QueryBatch(QUERY, 3)))
     run.commit(run.batch([OffsetRange(*A, 10, 20)]))
     run.rewind({A: Position(15, "id of clicks", "cluster", 4)}, "by hand")
-    program = Program(("golden-clicks", "golden-sales"), ("Table orders",))
+    program = Program(("golden-clicks", "golden-sales"), {"table": "Table orders"})
     batch = run.batch([OffsetRange(*A, 15, 25), OffsetRange(*B, 0, 7)])
     run.begin(batch, ["table"], {"table": Landed(0, "17")}, program)
     run.mark(batch, "table", "17")

@@ -216,7 +216,7 @@ def test_what_an_output_without_a_mark_may_have_of_a_dropped_batch_may_be_there_
 def test_a_batch_that_another_program_takes_over_may_be_in_the_outputs_of_both(ledger: Ledger) -> None:
     """If the other one drops it, the first program reads its records again, and is told nothing by its mark."""
     ledger.begin(batch := ledger.batch([OffsetRange(*A, 20, 30)]), ["table"])
-    ledger.begin(batch, ["table"], program=Program(("a",), ("Table x",)))
+    ledger.begin(batch, ["table"], program=Program(("a",), {"table": "Table x"}))
     ledger.abandon("other ranges", {"table": ""})
     assert told(ledger) == ["maybe twice a 0 20 30"]
 

@@ -44,7 +44,10 @@ def range_tuples(draw: st.DrawFn, least: int = 0) -> tuple[OffsetRange, ...]:
 def snapshots(draw: st.DrawFn) -> Snapshot:
     generation, sequence = draw(naturals), draw(naturals)
     written = st.lists(texts, max_size=2).map(tuple)
-    ranges, program = range_tuples(least=1), st.none() | st.builds(Program, written, written)
+    ranges, program = (
+        range_tuples(least=1),
+        st.none() | st.builds(Program, written, st.dictionaries(texts, texts, max_size=2)),
+    )
     batches = st.builds(Batch, st.just("g"), texts, st.just(sequence), ranges, written=written, program=program)
     pending = draw(st.none() | batches)
     return Snapshot(

@@ -18,6 +18,7 @@ from offsetkeeper.core.life import (
     after_failure,
     at_start,
     check_program,
+    check_unsettled,
     has,
     told,
     when_given_up,
@@ -34,23 +35,24 @@ QUERY, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-
 RANGE, COUNT = OffsetRange("t", 0, 10, 15), QueryBatch(QUERY, 3)
 AT = {TopicPartition("t", 0): Position(10)}
 BATCH = Batch("g", "token", 7, (RANGE,), lands_in=("one", "two"))
-HERE = Program(("t",), ("Table x", "dead letters to Table x"))
+HERE = Program(("t",), {"one": "Table x", "two": "Table z", "dead_letters": "Table x"})
 PROGRAMS = {
-    "another topic": (Program(("u",), ("Table x",)), True),
-    "another output": (Program(("t",), ("Table y",)), True),
-    "another kind": (Program(("t",), ("DeltaTable x",)), True),
-    "a function": (Program(("t",), ("Function",)), False),
-    "a function of other topics": (Program(("u",), ("Function",)), True),
-    "a topic more": (Program(("t", "u"), ("Table x",)), False),
-    "an output more": (Program(("t",), ("Table x", "Table y")), False),
+    "another topic": (Program(("u",), {"one": "Table x"}), True),
+    "another output": (Program(("t",), {"one": "Table y"}), True),
+    "another kind": (Program(("t",), {"one": "DeltaTable x"}), True),
+    "a function": (Program(("t",), {"one": "Function"}), False),
+    "a function of other topics": (Program(("u",), {"one": "Function"}), True),
+    "a topic more": (Program(("t", "u"), {"one": "Table x"}), False),
+    "an output more": (Program(("t",), {"one": "Table x", "two": "Table y"}), False),
 }
 BATCHES = (
     BATCH,
-    replace(BATCH, program=Program(("u",), ("Table y",))),
+    replace(BATCH, program=Program(("u",), {"one": "Table y"})),
+    replace(BATCH, program=Program(("t",), {"one": "Table z"})),
     replace(BATCH, written=("one",)),
     replace(BATCH, query=COUNT),
     replace(BATCH, lands_in=("dead_letters",)),
-    replace(BATCH, lands_in=("dead_letters",), program=Program(("t",), ("Table x", "dead letters to Table y"))),
+    replace(BATCH, lands_in=("dead_letters",), program=Program(("t",), {"one": "Table x", "dead_letters": "Table y"})),
 )
 SAYS = (None, Landing.ABSENT, Landing.LANDED, Landing.ELSEWHERE, Landing.VOID, Landing.PARTLY, Landing.CUT)
 OUTPUTS = ("one", "two", "dead_letters")
@@ -140,10 +142,10 @@ def test_a_start_never_loses_or_doubles_rows_against_guarantee_and_policy() -> N
     for found in EVERY:
         fate, letters = attempt(at_start, found), found.batch.lands_in == ("dead_letters",)
         if found.policies.pending == "drop":
-            assert fate is (StartRefused if found.astray else Fate.DROP), found
+            assert fate is (StartRefused if found.astray or found.taken else Fate.DROP), found
             continue
         foreign = found.foreign and found.policies.pending == "own"
-        if foreign or found.moved or {*found.batch.lands_in} - {*found.outputs}:
+        if foreign or found.moved or found.taken or {*found.batch.lands_in} - {*found.outputs}:
             assert fate is StartRefused, found
         if found.guarantee is Guarantee.AT_MOST_ONCE:
             assert fate in {Fate.COUNT, StartRefused}, found
@@ -208,8 +210,8 @@ def test_an_unsettled_batch_counts_only_if_all_outputs_have_it_and_no_state_lack
             assert found.had, found
             assert found.query is None, found
         gone = found.marked is not None and {*found.batch.lands_in} - {*found.marked}
-        if found.policies.pending == "drop":
-            assert fate is not StartRefused, found
+        if found.policies.pending == "drop" or found.taken:
+            assert (fate is StartRefused) is bool(found.taken), found
         elif gone or found.astray or (found.diverted and found.having):
             assert fate is StartRefused, found
         else:
@@ -274,17 +276,17 @@ def test_another_program_reads_none_of_the_topics_or_has_none_of_the_outputs(cha
 
 
 def test_a_program_that_drops_the_topic_of_the_batch_and_keeps_another_one_is_the_same() -> None:
-    began = replace(BATCH, program=Program(("t", "u"), ("Table x",)))
+    began = replace(BATCH, program=Program(("t", "u"), {"one": "Table x"}))
     found = Situation(began, AT, (), Guarantee.AT_LEAST_ONCE, Policies(), ("one", "two"))
-    assert not replace(found, program=Program(("u",), ("Table x",))).foreign
+    assert not replace(found, program=Program(("u",), {"one": "Table x"})).foreign
 
 
 def test_a_program_whose_pattern_had_found_no_topic_is_the_same_once_it_finds_some() -> None:
     """It took over a batch before it had a position of its own."""
-    began = replace(BATCH, program=Program((), ("Table x",)))
+    began = replace(BATCH, program=Program((), {"one": "Table x"}))
     found = Situation(began, AT, (), Guarantee.AT_LEAST_ONCE, Policies(), ("one", "two"), program=HERE)
     assert not found.foreign
-    assert replace(found, program=Program(("t",), ("Table y",))).foreign
+    assert replace(found, program=Program(("t",), {"one": "Table y"})).foreign
 
 
 def test_no_refusal_of_another_program_advises_a_policy_that_is_refused_too() -> None:
@@ -316,7 +318,7 @@ def _told(found: Situation) -> OffsetkeeperError | None:
 
 @pytest.mark.parametrize(("outputs", "said"), [(("one", "two"), ""), (("one",), "the same names for that: 'two'.")])
 def test_who_may_finish_under_the_names_of_the_outputs_is_told_the_names(outputs: tuple[str, ...], said: str) -> None:
-    began = replace(BATCH, program=Program(("t",), ("Table y",)))
+    began = replace(BATCH, program=Program(("t",), {"one": "Table y"}))
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), outputs, program=HERE)
     with pytest.raises(StartRefused, match="pending='finish'") as refused:
         check_program(found)
@@ -326,7 +328,7 @@ def test_who_may_finish_under_the_names_of_the_outputs_is_told_the_names(outputs
 
 def test_another_program_is_not_told_to_finish_what_an_output_without_a_mark_has() -> None:
     """What this output has cannot be forgotten: it would miss in the one that has its name now."""
-    began = replace(BATCH, lands_in=(), written=("one",), program=Program(("t",), ("Table y",)))
+    began = replace(BATCH, lands_in=(), written=("one",), program=Program(("t",), {"one": "Table y"}))
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "two"), program=HERE)
     with pytest.raises(StartRefused) as refused:
         check_program(found)
@@ -337,7 +339,7 @@ def test_another_program_is_not_told_to_finish_what_an_output_without_a_mark_has
 
 def test_marked_dead_letters_of_another_program_are_neither_finished_nor_dropped() -> None:
     """A void mark would be in the wrong dead letters, and the record would be in the others and be tried again."""
-    there, here = (Program(("t",), ("Table x", f"dead letters to Table {name}")) for name in ("y", "z"))
+    there, here = (Program(("t",), {"one": "Table x", "dead_letters": f"Table {name}"}) for name in ("y", "z"))
     began = replace(BATCH, lands_in=("dead_letters",), program=there)
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, program=here)
     for pending in ("own", "finish", "drop"):
@@ -348,10 +350,42 @@ def test_marked_dead_letters_of_another_program_are_neither_finished_nor_dropped
 
 
 def test_outputs_and_dead_letters_are_compared_apart() -> None:
-    there, here = (Program(("t",), (f"Table {name}", "dead letters to Table z")) for name in ("x", "y"))
+    there, here = (Program(("t",), {"one": f"Table {name}", "dead_letters": "Table z"}) for name in ("x", "y"))
     found = Situation(replace(BATCH, program=there), AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, program=here)
     assert found.foreign
     assert not replace(found, batch=replace(found.batch, lands_in=("dead_letters",))).foreign
+
+
+@pytest.mark.parametrize(
+    ("began", "here", "renamed"),
+    [
+        ({"a": "Table x"}, {"a": "Table x"}, {}),
+        ({"a": "Table x"}, {"b": "Table x"}, {"b": "a"}),
+        ({"": "Table x"}, {"a": "Table x", "b": "Table y"}, {"a": ""}),
+        ({"a": "Table x", "b": "Table y"}, {"a": "Table y", "b": "Table x"}, {"a": "b", "b": "a"}),
+        ({"a": "Table x", "b": "Table y"}, {"b": "Table x", "c": "Table y"}, {"b": "a", "c": "b"}),
+        ({"a": "Table x", "b": "Table y"}, {"a": "Table z", "c": "Table y"}, {"c": "b"}),
+        ({"a": "Table x"}, {"b": "Table x", "c": "Table x"}, {}),  # either could be it
+        ({"a": "Table x", "b": "Table x"}, {"c": "Table x"}, {}),
+        ({"a": "Table x"}, {"a": "Table x", "b": "Table x"}, {}),
+        ({"a": "Function"}, {"b": "Function"}, {}),  # it does not tell its target
+        ({"dead_letters": "Table x"}, {"a": "Table x"}, {}),
+        ({"a": "Table x"}, {"dead_letters": "Table x"}, {}),
+    ],
+)
+def test_an_output_is_known_by_its_target(began: dict[str, str], here: dict[str, str], renamed: dict[str, str]) -> None:
+    assert Program((), here).old_names(Program((), began)) == renamed
+
+
+def test_a_name_of_the_batch_that_is_another_outputs_now_is_told() -> None:
+    began = replace(BATCH, program=Program(("t",), {"one": "Table x"}))
+    here = Program(("t",), {"two": "Table x", "one": "Table y"})
+    found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "one"), program=here)
+    for early in (check_program, check_unsettled):
+        with pytest.raises(
+            StartRefused, match=r"begun for output 'one'\. That is 'two' now, and 'one' is another output"
+        ):
+            early(found)
 
 
 def test_a_batch_that_does_not_name_its_program_may_be_of_any() -> None:

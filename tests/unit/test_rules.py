@@ -42,7 +42,7 @@ A, B, OTHER, UNKNOWN = (TopicPartition("t", p) for p in range(4))
 POSITIONS = {A: Position(10, "id"), B: Position(20, "id"), OTHER: Position(30)}
 RANGES = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 1, 20, 21))
 PENDING = Batch("g", "earlier", 7, RANGES, written=("first",))
-PROGRAM = Program(("t",), ("Topic out",))
+PROGRAM = Program(("t",), {"": "Topic out"})
 LANDING = replace(PENDING, lands_in=("topic", "delta"))
 STATES = tuple(itertools.product(Holder, (False, True)))
 
@@ -231,7 +231,7 @@ MINE_PENDING = ledger(Holder.MINE, pending=True)
 
 def test_a_batch_that_is_taken_over_is_the_other_programs() -> None:
     """A restart of the program that began it would skip outputs that only the other one has written."""
-    theirs = Program(("t",), ("Topic in",))
+    theirs = Program(("t",), {"": "Topic in"})
     before = replace(MINE_PENDING, pending=replace(PENDING, lands_in=("first",), program=theirs))
     after = decide(before, Begin(RANGES, ("topic",), program=PROGRAM), AUTHOR).after.pending
     assert after is not None
@@ -523,6 +523,15 @@ def test_an_output_is_marked_once_and_has_a_name() -> None:
     refused(MINE_PENDING, Mark("first"), NotAllowed)
     for name in ("", "x" * 101, "two\nlines"):
         refused(MINE_PENDING, Mark(name), SettingsError)
+
+
+def test_an_output_that_was_the_only_one_is_marked_without_a_name() -> None:
+    """A redeploy has made it one of several."""
+    assert MINE_PENDING.pending is not None
+    found = replace(MINE_PENDING, pending=replace(MINE_PENDING.pending, program=PROGRAM))
+    after = decide(found, Mark(""), AUTHOR).after
+    assert after.pending is not None
+    assert "" in after.pending.written
 
 
 @pytest.mark.parametrize(

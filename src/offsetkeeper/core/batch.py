@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,7 +15,6 @@ from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPar
 from offsetkeeper.errors import SettingsError, listed
 
 DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
-LETTERS = "dead letters to "  # before their kind and target in a `Program`
 
 
 class Program(NamedTuple):
@@ -22,19 +22,34 @@ class Program(NamedTuple):
 
     Attributes:
         topics: the topics that it reads, sorted; of a pattern, those that it has found.
-        outputs: kind and target of each output, sorted, such as "Table shop.orders"; see `sinks.sink.kind_and_target`.
-            Only the kind of those that do not tell their target. The dead letters' begins with `LETTERS`.
+        outputs: kind and target of each output by its name, such as "Table shop.orders"; see
+            `sinks.sink.kind_and_target`. Only the kind of those that do not tell their target.
     """
 
     topics: tuple[str, ...]
-    outputs: tuple[str, ...]
+    outputs: Mapping[str, str]
 
     def writes(self, *, letters: bool) -> set[str]:
         """Return kind and target of the dead letters, or of all other outputs."""
-        return {each.removeprefix(LETTERS) for each in self.outputs if each.startswith(LETTERS) == letters}
+        return {each for name, each in self.outputs.items() if (name == DEAD_LETTERS) == letters}
+
+    def old_names(self, began: Program) -> dict[str, str]:
+        """Return the outputs that have another name than in the program that began a batch: by their name, the old one.
+
+        The targets tell it. An output has its name if it does not tell its target, or if another one writes there too.
+        """
+        old, new = began._by_target(), self._by_target()
+        return {new[target]: name for target, name in old.items() if new.get(target, name) != name}
+
+    def _by_target(self) -> dict[str, str]:
+        """Return the names of outputs by kind and target; not of those that do not tell it, or that share it."""
+        kept = {name: each for name, each in self.outputs.items() if name != DEAD_LETTERS and " " in each}
+        times = Counter(kept.values())
+        return {each: name for name, each in kept.items() if times[each] == 1}
 
     def __str__(self) -> str:
-        return f"reads {listed(self.topics, ', ')} and writes {listed(self.outputs, ', ')}"
+        writes = sorted(self.writes(letters=False)) + [f"dead letters to {each}" for each in self.writes(letters=True)]
+        return f"reads {listed(self.topics, ', ')} and writes {listed(writes, ', ')}"
 
 
 class QueryBatch(NamedTuple):

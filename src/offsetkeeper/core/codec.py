@@ -5,12 +5,12 @@ They do not have the positions: these are the store's own rows, in the layout th
 Format 4 (this one) has the target of each output in `landed`, and counts void marks there. It names in `holds` the
 partitions that have a position, as "0-11,14" for each topic. `clusters` has these by the id of their Kafka cluster, as
 far as it is known, and "*" instead of them where all are in one. `given` is a digest of the offsets that a start was
-given. The pending batch names in `program` what its program reads and writes. `queries` has the number of the next
-batch of each query with state, and its pending batch the number in `query`; ledgers without it count these batches as
-positions, see `query_rows`. `forgotten` has the offsets of rows that no longer count. Format 3 has `unsettled`, the
-pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history
-entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its
-id.
+given. The pending batch has in `program` what its program reads, and what each output writes to. `queries` has the
+number of the next batch of each query with state, and its pending batch the number in `query`; ledgers without it count
+these batches as positions, see `query_rows`. `forgotten` has the offsets of rows that no longer count. Format 3 has
+`unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending
+batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of
+that time keeps its id.
 """
 
 from __future__ import annotations
@@ -483,7 +483,11 @@ def _load_forgot(raw: list[Any]) -> dict[TopicPartition, Position | None]:
 
 
 def _load_program(raw: dict[str, Any] | None) -> Program | None:
-    return None if raw is None else Program(_names(raw, "topics"), _names(raw, "outputs"))
+    return (
+        None
+        if raw is None
+        else Program(_names(raw, "topics"), {_text(name): _text(each) for name, each in raw["outputs"].items()})
+    )
 
 
 def _load_landed(raw: dict[str, Any], pending: Batch | None) -> dict[str, Landed]:

@@ -3,6 +3,7 @@
 In each table the first line that fits decides. The words are explained below the tables.
 
 at a start, of the pending batch of an earlier run:
+    an output here has the name that another had in the batch       StartRefused
     pending="drop", its marked outputs are others than those here   StartRefused
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
@@ -23,6 +24,7 @@ at a start, of the pending batch of an earlier run:
     another query with state began it, or starts                    CheckpointMismatch
 
 at a start, of an unsettled batch, which a reset has dropped:
+    an output here has the name that another had in the batch       StartRefused
     not "drop", begun for a marked output; none here has that name  StartRefused
     not "drop", its marked outputs are others than those here       StartRefused
     not "drop", one has it, and one in another target than here     StartRefused
@@ -72,11 +74,19 @@ drops the batch. An unsettled batch is refused only if another output has it. Th
 such a batch for one that an output has. A mark of release 0.2 does not name its target, and counts as here; but not in
 another program, with "finish".
 
+**Renamed outputs.** The ledger knows the kind and target of each output that a batch was begun for. If an output has
+another name now, it keeps the old one for this batch: it is that one's mark that tells whether it has the batch, and
+changes when it gets it. So the batch lands once, also if a run of the old program still lives, and either program can
+finish it. Only the next batch is begun under the new name. An output that does not tell its target, or shares it with
+another output, is not found: then the tables say that none here has that name. A name of the batch that is another
+output's now is refused, whatever the policy is.
+
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
 number is `MarkMismatch`. Each refuses the start until the restore is undone, or `adopt` accepts the mark. An output
-that keeps no mark says nothing of this. The outputs of another program lack batches, and that is no loss. So three
-lines are asked even before the marks: the one of "own", and in both tables the one of marked outputs that are others.
+that keeps no mark says nothing of this. The outputs of another program lack batches, and that is no loss. So some lines
+are asked even before the marks: the one of "own", and in both tables those of names and of marked outputs that are
+others.
 
 **The plan.** A start plans where it reads on before it does what the table says. FINISH and COUNT: it plans from the
 end of the batch. DROP and WAIT: from the positions, so from the start of the batch. If a policy for positions stops the
@@ -262,6 +272,14 @@ class Situation:
         """The outputs of the batch that the program lacks. It has others elsewhere, whatever their names are."""
         there = {*self.batch.written, *self.batch.lands_in} - {*self.outputs}
         return sorted(there | {*self.batch.written_unmarked} if self.elsewhere else there)
+
+    @property
+    def taken(self) -> dict[str, str]:
+        """The outputs of the program whose old name is another one's now: by their name, the old one."""
+        if self.batch.program is None or self.program is None:
+            return {}
+        renamed = self.program.old_names(self.batch.program)
+        return {name: old for name, old in renamed.items() if old in self.program.outputs.keys() - renamed.keys()}
 
     @property
     def foreign(self) -> bool:
@@ -452,6 +470,14 @@ def _dropping(found: Situation) -> str:
     return _DROP_THERE if found.astray else _DROP_LOST if found.problems else _DROP
 
 
+def _is_taken(found: Situation) -> StartRefused:
+    name, old = next(iter(found.taken.items()))
+    return StartRefused(
+        f"batch {found.batch.id} was begun for output {old!r}. That is {name!r} now, and {old!r} is another output. "
+        f"A batch is finished under the names with which it was begun. So give the new {old!r} another name"
+    )
+
+
 def _is_foreign(found: Situation) -> StartRefused:
     return StartRefused(
         f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. A group is for one program: "
@@ -569,7 +595,9 @@ def _runs_its_query(found: Situation) -> bool:
     return found.batch.query is not None and found.batch.query.query == found.query
 
 
+_TAKEN = Line("an output here has the name that another had in the batch", lambda s: s.taken, _is_taken, early=True)
 AT_START = (
+    _TAKEN,
     Line(
         'pending="drop", its marked outputs are others than those here',
         lambda s: s.policies.pending == "drop" and s.astray,
@@ -620,6 +648,7 @@ AT_START = (
     Line("another query with state began it, or starts", lambda _: True, _is_of_another),
 )
 WHEN_UNSETTLED = (
+    _TAKEN,
     Line(
         'not "drop", begun for a marked output; none here has that name',
         lambda s: s.policies.pending != "drop" and s.unmarked,

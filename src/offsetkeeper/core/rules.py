@@ -521,9 +521,13 @@ def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
 
 
 def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
-    if snapshot.pending is None or check_output(event.output) in snapshot.pending.written:
-        raise NotAllowed(f"group {snapshot.group!r}: output {event.output} is already marked")
-    pending = replace(snapshot.pending, written=(*snapshot.pending.written, event.output))
+    pending = snapshot.pending
+    began = {*pending.program.outputs} if pending is not None and pending.program is not None else set[str]()
+    if event.output not in began:  # an only output has no name, also after a redeploy has made it one of several
+        check_output(event.output)
+    if pending is None or event.output in pending.written:
+        raise NotAllowed(f"group {snapshot.group!r}: output {event.output!r} is already marked")
+    pending = replace(pending, written=(*pending.written, event.output))
     landed = _landed(snapshot, pending, {event.output: event.target} if event.output in pending.lands_in else {})
     return _Outcome(replace(snapshot, pending=pending, landed=landed), token=pending.token)
 

@@ -161,7 +161,7 @@ class Delivery:
         watch: lends a check of the jobs in a block; see `watched`.
         streams: whether a streaming query reads the records.
         program: what the whole program reads and writes, if the run's outputs are not all of it; see `Run.program`.
-        outputs: how each output is written with this store; set by `prepare`.
+        prepared: how each output is written with this store; set by `prepare`.
     """
 
     asked: Run
@@ -171,7 +171,7 @@ class Delivery:
     watch: Callable[[DataFrame], AbstractContextManager[Callable[[], None]]] = watched
     streams: bool = False
     program: Callable[[Iterable[str]], Program] | None = None
-    outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
+    prepared: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
     _found: dict[str, str] = field(default_factory=dict, init=False)  # the targets of outputs at the start
 
     def prepare(self) -> None:
@@ -182,9 +182,29 @@ class Delivery:
             StoreUnavailable, SinkError: the store or an output stayed unavailable.
         """
         asked, store = self.asked, self.ledger.store
-        self.outputs = self.patiently(
+        self.prepared = self.patiently(
             (StoreUnavailable, SinkError), lambda: asked.outputs.prepare(store, asked.guarantee)
         )
+
+    @property
+    def outputs(self) -> Prepared:
+        """How each output is written, by the names of `names`."""
+        return self.prepared.under(self._old_names)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the outputs: those with which the pending or unsettled batch was begun, until it is done."""
+        return [self._old_names.get(name, name) for name in self.asked.outputs.sinks]
+
+    @property
+    def _old_names(self) -> dict[str, str]:
+        snapshot = self.ledger.snapshot
+        batch = snapshot.pending or snapshot.unsettled
+        began = batch and batch.program
+        return self._program().old_names(began) if began else {}
+
+    def _program(self, topics: Iterable[str] = ()) -> Program:
+        return (self.program or self.asked.program)(topics)
 
     def landings(self, *, anew: bool = False) -> dict[str, Landing]:
         """Return what the marks say of the pending or unsettled batch; outputs that commit with the ledger lack it.
@@ -210,7 +230,7 @@ class Delivery:
         marks = {name: found.mark for name, found in seen.items()}
         expiring = {name for name, each in once.items() if each.lander.expires}
         for name, found in seen.items():
-            self._found.setdefault(name, found.target)
+            self._found.setdefault(self._now(name), found.target)
         lost = {name: once[name].lost(snapshot.landed_in(name), found) for name, found in seen.items()}
         newest = max((each.sequence for each in (*beside.values(), *marks.values()) if each is not None), default=0)
         # A run that lives may have landed batches since the ledger was loaded.
@@ -376,7 +396,8 @@ class Delivery:
             course.tell(self.ledger.mark, batch, name, course.returned[name])
         shown = replace(batch, written=self._marked())
         course.frame = found = records(shown)
-        with self.watch(found) as computed, self.asked.outputs.frames(found, shown, self.asked.process) as frames:
+        made = self.asked.outputs.frames(found, shown, self.asked.process, self._old_names)
+        with self.watch(found) as computed, made as frames:
 
             def check() -> None:
                 computed()
@@ -410,7 +431,7 @@ class Delivery:
                 course.tell(self.ledger.confirm, batch)
             else:
                 landed, positions = self._first_targets(batch.group), self.ledger.snapshot.positions
-                program = (self.program or self.asked.program)(topics_of(positions))
+                program = self._program(topics_of(positions))
                 course.tell(self.ledger.begin, batch, tuple(self.outputs.once), landed, program)
         left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:
@@ -431,7 +452,11 @@ class Delivery:
     def _landed_in(self, name: str) -> Landed:
         """Return the last batch in an output; before the first one, the target that this run has found at its start."""
         landed = self.ledger.snapshot.landed_in(name)
-        return landed if landed.sequence else landed._replace(target=self._found.get(name, ""))
+        return landed if landed.sequence else landed._replace(target=self._found.get(self._now(name), ""))
+
+    def _now(self, name: str) -> str:
+        """Return the name that the program has for an output of `names`."""
+        return next((now for now, old in self._old_names.items() if old == name), name)
 
     def _write_one(self, name: str, shown: Batch, frame: DataFrame, check: Callable[[], object]) -> Written:
         """Write a separate output."""

@@ -169,7 +169,7 @@ class Direct:
         """
         self.delivery.prepare()
         if self.asked.guarantee is Guarantee.EXACTLY_ONCE:
-            tell_limits(self.spark, self.delivery.outputs)
+            tell_limits(self.spark, self.delivery.prepared)
         if self.quarantine is not None:
             self.quarantine.prepare(self.delivery)
         self.ledger.load()
@@ -291,7 +291,7 @@ class Direct:
 
     @property
     def _outputs(self) -> list[str]:
-        return [*self.asked.outputs.sinks, *([DEAD_LETTERS] if self.quarantine else [])]
+        return [*self.delivery.names, *([DEAD_LETTERS] if self.quarantine else [])]
 
     def _situation(self, batch: Batch, problems: Sequence[str], landings: Mapping[str, Landing]) -> Situation:
         """Return all that decides what becomes of a batch: of the pending one, or of one that is not begun yet."""

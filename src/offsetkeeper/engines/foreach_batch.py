@@ -118,7 +118,7 @@ class ForeachBatch:
             if self._asked.stateful:  # Spark keeps the state of a batch only if its frame is used
                 frame.write.format("noop").mode("overwrite").save()
             return
-        batch = self._batch(delivery.ledger, found, batch_id)
+        batch = self._batch(delivery, found, batch_id)
         if not batch.retry:
             self._check_uncut(delivery, batch)
         missing = self._missing(frame, found, batch_id)
@@ -251,11 +251,12 @@ class ForeachBatch:
         if anew:
             delivery.ledger.place(anew, reason="leader epochs")
 
-    def _batch(self, ledger: Ledger, found: Reconciliation, batch_id: int) -> Batch:
+    def _batch(self, delivery: Delivery, found: Reconciliation, batch_id: int) -> Batch:
+        ledger = delivery.ledger
         pending, batch = ledger.snapshot.pending, ledger.batch(found.rest, found.query)
         if pending is not None:
             asked, positions = self._asked.run, ledger.snapshot.positions
-            policies, outputs = asked.subscription.policies, [*asked.outputs.sinks]
+            policies, outputs = asked.subscription.policies, delivery.names
             planned = f"batch {batch_id} of {self._asked.place}"
             when_planned(
                 Situation(pending, positions, (), asked.guarantee, policies, outputs, planned=batch, called=planned)

@@ -92,8 +92,8 @@ class Quarantine:
                 "committed before it is written, so it cannot be cut"
             )
         self.letters.prepare()
-        self.outputs = others.outputs
-        apart = {**others.outputs.writers, **self.letters.outputs.writers}
+        self.outputs = others.prepared
+        apart = {**self.outputs.writers, **self.letters.prepared.writers}
         unknown = [name for name, way in apart.items() if not isinstance(way, Once)]
         if guarantee is Guarantee.EXACTLY_ONCE and unknown:
             raise GuaranteeRefused(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.files import Folder
 from offsetkeeper.checkpoint.folder import open_folder
-from offsetkeeper.core.batch import LETTERS, Program
+from offsetkeeper.core.batch import Program
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import TopicPartition
@@ -115,10 +115,10 @@ class Run:
     def program(self, known: Iterable[str]) -> Program:
         """Return what the program reads and writes; with a pattern, which of the known topics it reads."""
         topics, letters = self.subscription.topics, self.dead_letters
-        outputs = [kind_and_target(sink) for sink in self.outputs.sinks.values()]
-        outputs += [LETTERS + kind_and_target(sink) for sink in (letters.sinks.values() if letters else ())]
+        sinks = {**self.outputs.sinks, **(letters.sinks if letters else {})}
         return Program(
-            tuple(sorted({*topics.names, *(name for name in known if name in topics)})), tuple(sorted(outputs))
+            tuple(sorted({*topics.names, *(name for name in known if name in topics)})),
+            {name: kind_and_target(sink) for name, sink in sinks.items()},
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper")
 Frames = Mapping[str, "DataFrame"]
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Outputs:
     """Several sinks, written one after the other in the given order: `Outputs(orders=Table(…), audit=Function(…))`.
 
     The ledger records each output that has the batch, by the output's name: when this run or the next one tries the
-    batch again, it skips that output. So an output must keep its name. Outputs that share the store's transaction need
-    no such record: they are written last, all in the transaction that commits the offsets.
+    batch again, it skips that output. If the name changes, a start finds the output by its target. So an output that
+    does not tell its target, such as a function, must keep its name. Outputs that share the store's transaction need no
+    such record: they are written last, all in the transaction that commits the offsets.
 
     The pipeline's function returns one frame for all outputs, or a dict with a frame for each name.
 
@@ -100,19 +102,24 @@ class Outputs:
         )
 
     @contextmanager
-    def frames(self, records: DataFrame, batch: Batch, process: Process | None) -> Iterator[Frames]:
+    def frames(
+        self, records: DataFrame, batch: Batch, process: Process | None, old_names: Mapping[str, str] = _NONE
+    ) -> Iterator[Frames]:
         """Lend the frame of each output. Records for several outputs are read once and cached meanwhile.
 
         Args:
             records: records of the batch.
             batch: the batch, with the outputs that already have it.
             process: turns the records into a frame, or one frame for each output; without it, records do not change.
+            old_names: see `Program.old_names`. The outputs that have the batch, and the frames, are by these names.
         """
+        names = {old: name for name, old in old_names.items()}
+        batch = replace(batch, written=tuple(names.get(name, name) for name in batch.written))
         several = len(self.sinks.keys() - set(batch.written)) > 1
         if several:
             records.persist()
         try:
-            yield self._made(records, batch, process)
+            yield {old_names.get(name, name): each for name, each in self._made(records, batch, process).items()}
         finally:
             if several:
                 _forget(records)
@@ -160,6 +167,16 @@ class Prepared:
 
     writers: Mapping[str, Writer | Once]
     joiners: Mapping[str, Joiner]
+
+    def under(self, old_names: Mapping[str, str]) -> Prepared:
+        """Return the same outputs under their old names, with the marks of these; see `Program.old_names`."""
+        if not old_names:
+            return self
+        writers = {old_names.get(name, name): way for name, way in self.writers.items()}
+        return Prepared(
+            {name: replace(way, output=name) if isinstance(way, Once) else way for name, way in writers.items()},
+            {old_names.get(name, name): way for name, way in self.joiners.items()},
+        )
 
     @property
     def once(self) -> dict[str, Once]:

@@ -70,7 +70,7 @@ def _forgets(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.F
 @st.composite
 def _begins(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Begin:
     lands_in = tuple(draw(st.lists(_outputs.filter(str.isprintable), max_size=2, unique=True)))
-    program = Program(("topic",), (f"Table {draw(st.uuids(version=4)).hex}",))
+    program = Program(("topic",), {"": f"Table {draw(st.uuids(version=4)).hex}"})
     return rules.Begin(_next_ranges(snapshot, draw(st.integers(1, _MOST))), lands_in, program=program)
 
 

@@ -48,6 +48,15 @@ class Row(NamedTuple):
     record: Record
 
 
+NEW = "new "
+"""Before the name of an output that a redeploy has renamed."""
+
+
+def known(output: str) -> str:
+    """Return the name that the model has for an output, whether or not a redeploy has renamed it."""
+    return output.removeprefix(NEW)
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A frame over ranges of Kafka: read when it is used, each time anew."""
@@ -182,6 +191,7 @@ class ModelOutput:
         keyed: whether rows lie under the id of their batch, so that a batch that is written twice is there once.
         faults: that a write may have.
         rows: what a user would count, with how often each is there.
+        writes_to: the table, if the output tells it.
     """
 
     name: str
@@ -190,6 +200,7 @@ class ModelOutput:
     keyed: bool = False
     faults: tuple[str, ...] = FAULTS
     rows: dict[Row, int] = field(default_factory=dict)
+    writes_to: str = ""
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
@@ -235,7 +246,6 @@ class ModelMarkedOutput(ModelOutput):
     """An output that keeps a mark: rows and mark change in one step, by compare-and-set.
 
     Attributes:
-        writes_to: the table, if the output tells it.
         marks: beside the tables: outputs of one name share a mark, whatever table they write to.
         backup: rows and mark before the newest batch.
         gone: ids of batches whose rows or void marks are gone: a backup was restored, or the target was made again.
@@ -248,7 +258,6 @@ class ModelMarkedOutput(ModelOutput):
     checked: ClassVar[bool] = True
     landing: Callable[[str, str], None] = lambda *_: None
     elsewhere: tuple[dict[Row, int], OutputMark | None, int, tuple[dict[Row, int], OutputMark | None]] | None = None
-    writes_to: str = ""
     marks: dict[str, OutputMark | None] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     made: int = 1
@@ -256,7 +265,7 @@ class ModelMarkedOutput(ModelOutput):
 
     @property
     def mark(self) -> OutputMark | None:
-        """The mark of the scenario's group."""
+        """The mark of the scenario's group, under the output's first name."""
         return self.marks.get(self.name)
 
     @mark.setter
@@ -271,7 +280,8 @@ class ModelMarkedOutput(ModelOutput):
         """See `ModelOutput.digest`."""
         other = self.elsewhere and (frozenset(self.elsewhere[0].items()), *self.elsewhere[1:3], self.elsewhere[3][1])
         gone = frozenset(self.gone)
-        return hash((super().digest(), self.mark, self.made, self.backup[1], gone, other))
+        marks = frozenset((name, mark) for name, mark in self.marks.items() if mark is not None)
+        return hash((super().digest(), marks, self.made, self.backup[1], gone, other))
 
     def _stage(self, frame: Any, batch: Batch) -> Any:
         mode = self._point("stages rows for", *((AGAIN,) if self.checked else ()))
@@ -316,16 +326,16 @@ class ModelMarkedOutput(ModelOutput):
         """Stage rows of a batch."""
         return rows
 
-    def look(self, key: MarkKey) -> Seen:  # noqa: ARG002 - as in `put`
+    def look(self, key: MarkKey) -> Seen:
         """Return the mark."""
-        return Seen(self.mark, target="" if self.writes_to else str(self.made))
+        return Seen(self.marks.get(key.output), target="" if self.writes_to else str(self.made))
 
-    def swap(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> bool:  # noqa: ARG002 - as in `put`
+    def swap(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> bool:
         """Land staged rows and the mark, unless the mark is no longer the one seen; return whether it was."""
-        if self.mark != seen.mark:
+        if self.marks.get(key.output) != seen.mark:
             return False
         self.backup = ({**self.rows}, self.mark)
-        self.mark = mark
+        self.marks[key.output] = mark
         self.landing(self.name, seen.target)
         self._land(staged or ())
         return True

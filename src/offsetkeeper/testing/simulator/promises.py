@@ -28,7 +28,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.testing.simulator.checkpoint import SparkError
-from offsetkeeper.testing.simulator.outputs import POISON
+from offsetkeeper.testing.simulator.outputs import POISON, known
 
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.outputs import Record, Row
@@ -93,10 +93,11 @@ class Promises:
             self._broken("g", f"{actor.name} writes batch {batch.id} into {output!r} again, where it has written it")
         if pending is None or pending.id != batch.id or not self._owns(actor):
             return
-        if output in pending.written:
+        written = {*map(known, pending.written)}
+        if output in written:
             self._broken("g", f"the owner writes batch {batch.id} into {output!r}, which the ledger marks as written")
         if output != DEAD_LETTERS:
-            self._check_marks(batch.id, pending.written, world.apart[: world.apart.index(output)])
+            self._check_marks(batch.id, written, world.apart[: world.apart.index(output)])
 
     def landing(self, output: str, target: str) -> None:
         """Check that who lands a batch, or a void mark, has seen the target that the ledger knows."""
@@ -226,16 +227,16 @@ class Promises:
         letter = change.entry.reason.startswith(QUARANTINED)
         outputs = [name for name in world.scenario.every_output if (name == DEAD_LETTERS) == letter]
         if change.before.pending is not None and set(world.apart) < set(outputs):
-            self._check_marks(batch_id, change.before.pending.written, world.apart)
-        marked = world.marks().keys() & set(outputs)
-        forgotten = [name for name in marked if change.after.landed_in(name).sequence != change.after.sequence]
+            self._check_marks(batch_id, {*map(known, change.before.pending.written)}, world.apart)
+        marked = {*map(known, world.marks())} & set(outputs)
+        forgotten = [name for name in marked if world.landed_in(change.after, name) != change.after.sequence]
         if forgotten:
             self._broken("i", f"batch {batch_id} is committed, and the ledger does not say so of {forgotten}")
         self._check_there(batch_id, world.program_of(change.before.pending), outputs, wanted, "is committed")
 
-    def _check_marks(self, batch_id: str, written: tuple[str, ...], before: list[str]) -> None:
+    def _check_marks(self, batch_id: str, written: set[str], before: list[str]) -> None:
         """Check that the outputs before this one are marked, so that no crash from here on repeats them."""
-        if not set(before) <= set(written):
+        if not set(before) <= written:
             self._broken("g", f"batch {batch_id} goes into the next output, and of {before} only {written} are marked")
 
     def _check_state(self, batch_id: str) -> None:
@@ -254,7 +255,7 @@ class Promises:
             if says in {Landing.ABSENT, Landing.PARTLY} and batch.id not in self._world.gone(name):
                 self._broken("i", f"batch {batch.id} is given up, and may still land in {name!r}")
             if says is Landing.VOID:
-                self._void.add((batch.id, name))
+                self._void.add((batch.id, known(name)))
 
     def _check_settled(self, batch: Batch, moves: Collection[TopicPartition]) -> None:
         """Check that the outputs of its program have the partitions of a batch that now count as done."""

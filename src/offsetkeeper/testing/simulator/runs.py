@@ -72,18 +72,20 @@ class StateFrame(Frame):
         return found
 
 
-def owner(world: World, program: int = 0, pending: Literal["own", "finish", "drop"] = "own") -> None:
-    """Run the pipeline of a program until it is caught up."""
-    engine = _direct(world, world.run_of(program, pending), until="caught_up")
+def owner(
+    world: World, program: int = 0, pending: Literal["own", "finish", "drop"] = "own", *, renamed: bool = False
+) -> None:
+    """Run the pipeline of a program until it is caught up; `renamed` with the new names of its outputs."""
+    engine = _direct(world, world.run_of(program, pending, renamed=renamed), until="caught_up")
     if engine.quarantine is not None:
         engine.quarantine.letter = lambda records, _batch, **_: records
         engine.quarantine.letters.watch = engine.delivery.watch
     engine.run()
 
 
-def query(world: World) -> None:
-    """Run the scenario's streaming query until it is caught up."""
-    run = world.run_of()
+def query(world: World, *, renamed: bool = False) -> None:
+    """Run the scenario's streaming query until it is caught up; `renamed` with the new names of its outputs."""
+    run = world.run_of(renamed=renamed)
     asked = QueryRun(
         run,
         world.checkpoint.address,

@@ -369,6 +369,28 @@ _REPLACED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
+# A redeploy that has renamed the outputs, and back again: a run of each also waits for the other one.
+_RENAMING, _RENAMING_QUERY = partial(owner, renamed=True), partial(query, renamed=True)
+_AT = MappingProxyType({"a": owner})
+_RENAMED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "renamed": {"actors": {"A": owner, "B": _RENAMING}, "programs": _AT},
+        "renamed, and back": {
+            "actors": {"A": owner, "B": _RENAMING, "A again": owner, "B again": _RENAMING},
+            "programs": _AT,
+        },
+        "renamed, and operators": {"actors": {"A": owner, "B": _RENAMING, **_OPERATORS}, "programs": _AT},
+    }
+)
+_RENAMED_QUERY: Mapping[str, Any] = MappingProxyType(
+    {"actors": {"A": query, "B": _RENAMING_QUERY, "A again": query}, "programs": {"a": query}}
+)
+_RENAMED_QUERIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "renamed, queries": _RENAMED_QUERY,
+        "renamed, queries with state": {**_RENAMED_QUERY, "stateful": True},
+    }
+)
 # Slots matter only to the output that has them.
 _SLOTTED_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
@@ -409,6 +431,16 @@ _REPLACED_KINDS = {
     name: {**_KINDS, **_POISONED_KINDS}[name]
     for name in ("exactly once, marked", "exactly once, two marked", "exactly once, marked, quarantine")
 }
+_RENAMED_KINDS = {
+    name: _KINDS[name]
+    for name in (
+        "at least once, two outputs",
+        "exactly once, marked",
+        "exactly once, two marked",
+        "exactly once, marked, keyed and in the transaction",
+    )
+}
+_RENAMED_POISONED_KINDS = {name: _POISONED_KINDS[name] for name in ("exactly once, two marked, quarantine",)}
 _RESTORED_POISONED_KINDS = {
     name: kind
     for name, kind in _POISONED_KINDS.items()
@@ -441,6 +473,8 @@ def wide() -> list[Scenario]:
         (_POISONED, _POISONED_KINDS),
         (_RESTORED, _RESTORED_POISONED_KINDS),
         (_REPLACED, _REPLACED_KINDS),
+        (_RENAMED, {**_RENAMED_KINDS, **_RENAMED_POISONED_KINDS}),
+        (_RENAMED_QUERIES, _RENAMED_KINDS),
     )
     return [each for casts, kinds in several for each in _with_kinds(casts, kinds)]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch
 from offsetkeeper.core.mark import Landing, OutputMark, landing
-from offsetkeeper.core.model import Change, Guarantee, Landed
+from offsetkeeper.core.model import Change, Guarantee, Landed, Snapshot
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.run import Pace, Run
@@ -26,6 +26,7 @@ from offsetkeeper.testing.simulator.kafka import FIRST, GROUP, TOPIC, ModelClust
 from offsetkeeper.testing.simulator.operators import adopt
 from offsetkeeper.testing.simulator.outputs import (
     FAULTS,
+    NEW,
     TWICE,
     ModelConnectorReader,
     ModelJoiner,
@@ -34,6 +35,7 @@ from offsetkeeper.testing.simulator.outputs import (
     ModelPackedReader,
     ModelSlottedOutput,
     Row,
+    known,
     spoilt,
 )
 from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
@@ -45,6 +47,10 @@ if TYPE_CHECKING:
 
 PATTERN = re.compile(f"{TOPIC}(-.*)?")
 GOING_ON = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning", elsewhere="beginning")
+
+
+def _target(output: str, table: str) -> str:
+    return f"{output} of {table}" if table else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,9 @@ class World:
         }
         self.apart = [name for name in self._apart if name != DEAD_LETTERS]
         for each in self._marked().values():
-            each.landing, each.writes_to = self.promises.landing, scenario.tables[0]
+            each.landing = self.promises.landing
+        for name, output in self._apart.items():
+            output.writes_to = _target(name, scenario.tables[0])
         self._programs = [self._apart, *(self._beside(table) for table in scenario.tables[1:])]
         for name, body in scenario.actors.items():
             self.schedule.add(name, partial(body, self))
@@ -210,11 +218,15 @@ class World:
             )
         )
 
-    def run_of(self, program: int = 0, pending: Literal["own", "finish", "drop"] = "own") -> Run:
-        """Return what runs of a program of the scenario are asked for."""
+    def run_of(
+        self, program: int = 0, pending: Literal["own", "finish", "drop"] = "own", *, renamed: bool = False
+    ) -> Run:
+        """Return what runs of a program of the scenario are asked for; `renamed` with new names of the outputs."""
         scenario, apart = self.scenario, self._programs[program]
         sinks = {name: apart.get(name) or ModelJoiner(name, self.schedule) for name in scenario.every_output}
         letters = sinks.pop(DEAD_LETTERS, None)
+        if renamed:
+            sinks = {f"{NEW}{name}" if getattr(sink, "writes_to", "") else name: sink for name, sink in sinks.items()}
         policies = replace(scenario.policies, pending="drop" if self.dropping else pending)
         if letters is not None:
             policies = replace(policies, poison="quarantine")
@@ -262,7 +274,15 @@ class World:
 
     def marks(self) -> dict[str, OutputMark | None]:
         """Return the marks of the outputs that keep one."""
-        return {name: each.look(MarkKey(GROUP, name)).mark for name, each in self._marked().items()}
+        return {
+            name: each.look(MarkKey(GROUP, name)).mark
+            for now, each in self._marked().items()
+            for name in sorted({now, *each.marks})
+        }
+
+    def landed_in(self, snapshot: Snapshot, output: str) -> int:
+        """Return the sequence of the last batch that a ledger knows in an output, under each of its names."""
+        return max(snapshot.landed_in(name).sequence for name in (output, f"{NEW}{output}"))
 
     def restore_outputs(self) -> None:
         """Put a backup back of each output that keeps a mark."""
@@ -281,7 +301,7 @@ class World:
 
     def lost(self, output: str, landed: Landed) -> str:
         """Return why rows that the ledger knows in an output are gone; empty if they are there."""
-        each = self._marked()[output]
+        each = self._marked()[known(output)]
         return Once(each.prepare(self.store, Guarantee.EXACTLY_ONCE), output).lost(
             landed, each.look(MarkKey(GROUP, output))
         )
@@ -289,7 +309,7 @@ class World:
     def gone(self, output: str) -> set[str]:
         """Return the ids of batches whose rows or void marks a backup has taken out of an output."""
         marked = self._marked()
-        return marked[output].gone if output in marked else set()
+        return marked[known(output)].gone if known(output) in marked else set()
 
     def _marked(self) -> dict[str, ModelMarkedOutput]:
         return {name: each for name, each in self._apart.items() if isinstance(each, ModelMarkedOutput)}
@@ -297,7 +317,7 @@ class World:
     def program_of(self, batch: Batch | None) -> int:
         """Return the number of the program whose batch it is in the ledger; 0 if the ledger does not say."""
         program = batch and batch.program
-        told = {each.rpartition(" ")[2] for each in program.outputs} if program else set()
+        told = {each.rpartition(" ")[2] for each in program.outputs.values()} if program else set()
         return next((number for number, table in enumerate(self.scenario.tables) if table in told), 0)
 
     def _is_elsewhere(self) -> bool:
@@ -315,7 +335,7 @@ class World:
                 name,
                 self.schedule,
                 self.promises.writing,
-                writes_to=table,
+                writes_to=_target(name, table),
                 marks=first.marks,
                 landing=self.promises.landing,
             )
@@ -356,8 +376,8 @@ class World:
 
     def rows_of(self, output: str, program: int = 0) -> Counter[Row]:
         """Return the rows of a program's output, and how often each is there."""
-        apart = self._programs[program].get(output)
+        apart = self._programs[program].get(known(output))
         if apart is not None:
             return apart.counted()
         there = [*self.origin.rows(), *self.copy.rows()]
-        return Counter(row for row in there if row.output == output)
+        return Counter(row for row in there if row.output == known(output))

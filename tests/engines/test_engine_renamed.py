@@ -1,0 +1,289 @@
+"""A redeploy that renames outputs goes on: a batch is finished under the names with which it was begun."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from engines.lab import LIMIT_S, Lab, Running
+from engines.marked import Died, Placed, Stall, dies
+from offsetkeeper import Batch, Policies, TopicPartition
+from offsetkeeper.errors import Fenced, StartRefused
+from offsetkeeper.sinks import Outputs, Table
+
+NewTopic = Callable[..., str]
+WORDS: Mapping[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
+DROP = Policies(pending="drop")
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass
+class Beside:
+    """A table in a file that it shares with others, and so the marks of a name.
+
+    Attributes:
+        path: of the file.
+        table: its name.
+        before, after: called before and after rows or a void mark land.
+    """
+
+    path: Path
+    table: str
+    before: Callable[[], object] = field(default=nothing)
+    after: Callable[[], object] = field(default=nothing)
+
+    def __post_init__(self) -> None:
+        """Make the table."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.execute(f'create table {self.table} ("partition", "offset")')
+
+    @property
+    def writes_to(self) -> str:
+        """The name of the table."""
+        return self.table
+
+    def prepare(self, store: Any, guarantee: Any) -> Any:
+        """See `Sink.prepare`."""
+        lander: Any = Table(f"sqlite:///{self.path}", self.table).prepare(store, guarantee)
+        return replace(
+            lander,
+            stage=lambda frame, batch: lander.stage(frame.select("partition", "offset"), batch),
+            land=lambda *arguments: (self.before(), lander.land(*arguments), self.after())[1],
+        )
+
+    def counted(self) -> Counter[tuple[int, int]]:
+        """Return how often each record is there, by partition and offset."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            return Counter(connection.execute(f'select "partition", "offset" from {self.table}').fetchall())  # noqa: S608 - ours
+
+
+Output = Beside | Placed
+
+
+@pytest.fixture(params=["marks that tables share", "marks of their own"])
+def outputs(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Output, Output]:
+    """Two outputs that keep marks."""
+    if request.param == "marks of their own":
+        return Placed(tmp_path / "x.db"), Placed(tmp_path / "y.db")
+    return Beside(tmp_path / "shop.db", "x"), Beside(tmp_path / "shop.db", "y")
+
+
+def run(lab: Lab, topic: str, process: Any = None, sink: Any = None, **settings: Any) -> None:
+    """Run a program until all is read; its sink may be written as the arguments of `Outputs`."""
+    lab.pipeline(topic, attempts=1, **settings).run(lab.spark, process, sink=sink, **WORDS)
+
+
+def die(lab: Lab, topic: str, at: Output, when: str, sink: Any) -> None:
+    """Let a run of the program die before or after an output gets its batch."""
+    setattr(at, when, dies)
+    with pytest.raises(Died):
+        run(lab, topic, sink=sink)
+    setattr(at, when, nothing)
+    assert lab.snapshot().pending is not None
+
+
+def each_once(records: int, *outputs: Output) -> None:
+    """Check that each output has each record once."""
+    for each in outputs:
+        assert each.counted() == {(0, offset): 1 for offset in range(records)}, each
+
+
+@pytest.mark.parametrize(("place", "when"), [(0, "before"), (1, "before"), (1, "after")], ids=["none", "one", "all"])
+@pytest.mark.parametrize("first", [True, False], ids=["first batch", "landed before"])
+def test_a_redeploy_that_renames_outputs_goes_on_with_what_they_have(
+    lab: Lab, topic: NewTopic, outputs: tuple[Output, Output], *, place: int, when: str, first: bool
+) -> None:
+    """It was refused: an output is noted to have the batch, or may have it, and none here has its name."""
+    name, (x, y) = topic(), outputs
+    old, new = Outputs(a=x, b=y), Outputs(orders=x, payments=y)
+    count = 2
+    if not first:
+        lab.produce(name, "before")
+        run(lab, name, sink=old)
+        count += 1
+    lab.produce(name, "1", "2")
+    die(lab, name, outputs[place], when, old)
+    run(lab, name, sink=new)
+    each_once(count, *outputs)
+    lab.produce(name, "3")
+    run(lab, name, sink=new)
+    each_once(count + 1, *outputs)
+    assert {*lab.snapshot().landed} == {"a", "b", "orders", "payments"}
+    lab.produce(name, "4")
+    die(lab, name, y, "before", new)
+    run(lab, name, sink=old)
+    each_once(count + 2, *outputs)
+
+
+@pytest.mark.parametrize("policies", [Policies(), DROP], ids=["finished", "dropped"])
+def test_a_run_under_the_old_name_that_stalls_lands_nothing_twice(
+    lab: Lab, topic: NewTopic, outputs: tuple[Output, Output], policies: Policies
+) -> None:
+    """A void mark under the new name did not keep the batch out, as it was to land under the old one."""
+    name, (x, _) = topic(), outputs
+    lab.produce(name, "1", "2")
+    x.before = stall = Stall()
+    with Running(lab.pipeline(name), lab.spark, sink=Outputs(a=x), **WORDS) as older:
+        assert stall.reached.wait(LIMIT_S)
+        run(lab, name, sink=Outputs(orders=x), policies=policies)
+        stall.go.set()
+        with pytest.raises(Fenced):
+            older.end()
+    each_once(2, x)
+
+
+def test_a_run_under_the_old_name_that_lands_meanwhile_is_seen(
+    lab: Lab, topic: NewTopic, outputs: tuple[Output, Output]
+) -> None:
+    name, (x, _) = topic(), outputs
+    lab.produce(name, "1", "2")
+    x.before = stall = Stall()
+    with Running(lab.pipeline(name), lab.spark, sink=Outputs(a=x), **WORDS) as older:
+        assert stall.reached.wait(LIMIT_S)
+
+        def lands_now(records: DataFrame, _: Batch) -> DataFrame:
+            stall.go.set()
+            with pytest.raises(Fenced):
+                older.end()
+            return records
+
+        run(lab, name, lands_now, sink=Outputs(orders=x))
+    each_once(2, x)
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["nowhere", "landed"])
+def test_a_batch_that_a_reset_has_dropped_is_settled_under_its_old_name(
+    lab: Lab, topic: NewTopic, outputs: tuple[Output, Output], *, landed: bool
+) -> None:
+    """The reset leaves out the first record of partition 0. It does not name partition 1."""
+    name, (x, _) = topic(partitions=2), outputs
+    for partition in (0, 1):
+        lab.produce(name, "1", "2", partition=partition)
+    x.before = stall = Stall()
+    with Running(lab.pipeline(name), lab.spark, sink=Outputs(a=x), **WORDS) as older:
+        assert stall.reached.wait(LIMIT_S)
+        if landed:
+            x.after = dies
+            stall.go.set()
+            with pytest.raises(Died):
+                older.end()
+            x.after = nothing
+        with lab.ledger() as ledger:
+            moved = TopicPartition(name, 0)
+            ledger.rewind({moved: ledger.snapshot.positions[moved]._replace(offset=1)}, "without the first", force=True)
+        run(lab, name, sink=Outputs(orders=x))
+        if not landed:
+            stall.go.set()
+            with pytest.raises(Fenced):
+                older.end()
+    assert x.counted() == {**({(0, 0): 1} if landed else {}), (0, 1): 1 + landed, (1, 0): 1, (1, 1): 1}
+
+
+def test_one_output_becomes_one_of_several_and_back(lab: Lab, topic: NewTopic, outputs: tuple[Output, Output]) -> None:
+    name, (x, y) = topic(), outputs
+    several = Outputs(orders=x, audit=y)
+    lab.produce(name, "1")
+    die(lab, name, x, "after", x)
+    run(lab, name, sink=several)
+    each_once(1, *outputs)
+    lab.produce(name, "2")
+    die(lab, name, x, "before", several)
+    with pytest.raises(StartRefused, match="may be in output 'audit'"):
+        run(lab, name, sink=x)
+    run(lab, name, sink=several)
+    each_once(2, *outputs)
+
+
+def test_outputs_that_have_swapped_their_names_keep_what_they_have(
+    lab: Lab, topic: NewTopic, outputs: tuple[Output, Output]
+) -> None:
+    """X has the batch under the name of Y now: Y got nothing, and X got it twice."""
+    name, (x, y) = topic(), outputs
+    lab.produce(name, "1")
+    die(lab, name, y, "before", Outputs(a=x, b=y))
+    with pytest.raises(Exception, match="dead"):
+        run(lab, name, lambda frame, _: frame.where("assert_true(false, 'dead') is null"), sink=Outputs(b=x, a=y))
+    each_once(1, x)
+    run(lab, name, sink=Outputs(b=x, a=y))
+    each_once(1, *outputs)
+
+
+@pytest.mark.parametrize("policies", [Policies(), DROP], ids=["own", "drop"])
+def test_a_name_of_the_batch_that_is_another_outputs_now_is_refused(
+    lab: Lab, topic: NewTopic, outputs: tuple[Output, Output], policies: Policies
+) -> None:
+    """The run that stalls would land the batch under the name that the new output writes to."""
+    name, (x, y) = topic(), outputs
+    lab.produce(name, "1")
+    x.before = stall = Stall()
+    with Running(lab.pipeline(name), lab.spark, sink=Outputs(a=x), **WORDS) as older:
+        assert stall.reached.wait(LIMIT_S)
+        with pytest.raises(StartRefused, match="give the new 'a' another name"):
+            run(lab, name, sink=Outputs(orders=x, a=y), policies=policies)
+        run(lab, name, sink=Outputs(orders=x, c=y), policies=policies)
+        stall.go.set()
+        with pytest.raises(Fenced):
+            older.end()
+    each_once(1, *outputs)
+
+
+def test_the_function_and_its_batch_have_the_names_of_the_program(
+    lab: Lab, topic: NewTopic, outputs: tuple[Output, Output]
+) -> None:
+    name, (x, y) = topic(), outputs
+    lab.produce(name, "1")
+    die(lab, name, y, "before", Outputs(a=x, b=y))
+    seen = list[Any]()
+
+    def process(records: DataFrame, batch: Batch) -> dict[str, DataFrame]:
+        seen.append(batch.written)
+        return {"orders": records.where("false"), "payments": records}
+
+    run(lab, name, process, sink=Outputs(orders=x, payments=y))
+    assert seen == [("orders",)]
+    each_once(1, *outputs)
+
+
+def test_a_record_that_fails_is_cut_out_of_a_batch_that_was_begun_under_old_names(
+    lab: Lab, topic: NewTopic, outputs: tuple[Output, Output], tmp_path: Path
+) -> None:
+    name, (x, y), letters = topic(), outputs, Placed(tmp_path / "letters.db")
+    lab.produce(name, "1", "bad", "3")
+    x.before = stall = Stall()
+    with Running(lab.pipeline(name), lab.spark, sink=Outputs(a=x, b=y), **WORDS) as older:
+        assert stall.reached.wait(LIMIT_S)
+        run(
+            lab,
+            name,
+            lambda frame, _: frame.where("assert_true(cast(value as string) != 'bad') is null"),
+            sink=Outputs(orders=x, payments=y),
+            dead_letters=letters,
+            policies=Policies(poison="quarantine"),
+        )
+        stall.go.set()
+        with pytest.raises(Fenced):
+            older.end()
+    for each in outputs:
+        assert each.counted() == {(0, 0): 1, (0, 2): 1}
+    assert letters.counted() == {(0, 1): 1}
+
+
+def test_an_output_that_shares_its_target_is_not_guessed(lab: Lab, topic: NewTopic, tmp_path: Path) -> None:
+    name, x = topic(), Placed(tmp_path / "x.db")
+    lab.produce(name, "1")
+    die(lab, name, x, "after", Outputs(a=x))
+    with pytest.raises(StartRefused, match="may be in output 'a', which keeps a mark, but the program has no"):
+        run(lab, name, sink=Outputs(b=x, c=replace(x)))
+    run(lab, name, sink=Outputs(b=x))
+    each_once(1, x)
