@@ -301,10 +301,12 @@ def test_a_schema_that_another_run_has_changed_since_it_was_staged_is_refused(fo
 
 def test_a_folder_is_of_one_group_and_output(folder: Path, write: Write, sql: Any) -> None:
     write(1)
-    with pytest.raises(Refused, match=r"group 'shop' and output '', not of group 'bar' and output ''.*its own"):
+    with pytest.raises(Refused, match=r"is the folder of group 'shop', not 'bar': give each its own"):
         once(folder).mark("bar")
-    with pytest.raises(Refused, match="output 'audit'"):
-        Once(once(folder).lander, "audit").write(sql("select 1 as n"), batch_of(2))
+    for name, beside in (("audit", frozenset({""})), ("dead_letters", frozenset[str]())):
+        with pytest.raises(Refused, match=f"the target of output '{name}' is that of the output, by its mark"):
+            Once(once(folder).lander, name, beside).write(sql("select 1 as n"), batch_of(2))
+    assert Once(once(folder).lander, "renamed").mark("shop") == OutputMark.of(batch_of(1))
 
 
 def test_of_two_groups_that_begin_in_one_folder_at_once_one_does(folder: Path, sql: Any) -> None:

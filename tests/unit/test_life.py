@@ -377,15 +377,25 @@ def test_an_output_is_known_by_its_target(began: dict[str, str], here: dict[str,
     assert Program((), here).old_names(Program((), began)) == renamed
 
 
-def test_a_name_of_the_batch_that_is_another_outputs_now_is_told() -> None:
-    began = replace(BATCH, program=Program(("t",), {"one": "Table x"}))
-    here = Program(("t",), {"two": "Table x", "one": "Table y"})
-    found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "one"), program=here)
+@pytest.mark.parametrize("here", [{"two": "Table x", "one": "Table y"}, {"other": "Table x"}])
+def test_a_name_that_has_gone_from_one_output_to_another_is_told(here: dict[str, str]) -> None:
+    began = replace(BATCH, program=Program(("t",), {"one": "Table x", "other": "Table z"}))
+    program = Program(("t",), here)
+    found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "one"), program=program)
+    letter = replace(found, batch=replace(began, lands_in=("dead_letters",)))
+    check_program(letter)
     for early in (check_program, check_unsettled):
         with pytest.raises(
-            StartRefused, match=r"begun for output 'one'\. That is 'two' now, and 'one' is another output"
+            StartRefused, match=r"begun for output 'one', which is '(two|other)' here, and a name has gone"
         ):
             early(found)
+
+
+def test_a_refusal_names_the_outputs_as_the_program_does() -> None:
+    began = replace(BATCH, program=Program(("t",), {"one": "Table x", "two": "Table y"}))
+    here = Program(("t",), {"new": "Table x"})
+    found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one",), marked=("one",), program=here)
+    assert "the program has no such output, only output 'new'. Start once" in str(_refusal(found))
 
 
 def test_a_batch_that_does_not_name_its_program_may_be_of_any() -> None:

@@ -3,7 +3,7 @@
 In each table the first line that fits decides. The words are explained below the tables.
 
 at a start, of the pending batch of an earlier run:
-    an output here has the name that another had in the batch       StartRefused
+    a name has gone from one output to another                      StartRefused
     pending="drop", its marked outputs are others than those here   StartRefused
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
@@ -24,7 +24,7 @@ at a start, of the pending batch of an earlier run:
     another query with state began it, or starts                    CheckpointMismatch
 
 at a start, of an unsettled batch, which a reset has dropped:
-    an output here has the name that another had in the batch       StartRefused
+    a name has gone from one output to another                      StartRefused
     not "drop", begun for a marked output; none here has that name  StartRefused
     not "drop", its marked outputs are others than those here       StartRefused
     not "drop", one has it, and one in another target than here     StartRefused
@@ -77,9 +77,10 @@ another program, with "finish".
 **Renamed outputs.** The ledger knows the kind and target of each output that a batch was begun for. If an output has
 another name now, it keeps the old one for this batch: it is that one's mark that tells whether it has the batch, and
 changes when it gets it. So the batch lands once, also if a run of the old program still lives, and either program can
-finish it. Only the next batch is begun under the new name. An output that does not tell its target, or shares it with
-another output, is not found: then the tables say that none here has that name. A name of the batch that is another
-output's now is refused, whatever the policy is.
+finish it. Only the next batch is begun under the new name. In the tables, a name is always the name in the batch. An
+output that does not tell its target, or shares it with another output, is not found, and counts as a new one. It is
+refused, whatever the policy is, if a name has gone from one output to another. An output that a redeploy has
+added gets the batch too: a start that finishes the batch first notes it in the ledger, by a second `begin`.
 
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
@@ -194,7 +195,8 @@ class Situation:
         problems: why Kafka no longer holds its records, see `unreadable`; empty if it holds them.
         guarantee: the guarantee of the run that starts, or that works on the batch.
         policies: the policies of that run.
-        outputs: names of the program's outputs, with the dead letters if it has them.
+        outputs: names of the program's outputs, with the dead letters if it has them. They are those that the batch
+            has for them, see "Renamed outputs".
         landings: what the marks of outputs say of the batch; outputs without a mark are not among them.
         marked: names of the outputs that keep a mark; None if that is not known.
         query: id of the query with state that starts, empty if its checkpoint is empty; None for a run without state.
@@ -260,7 +262,7 @@ class Situation:
     def losses(self) -> list[str]:
         """Why the batch is lost, a reason a line."""
         void = [name for name in self._outputs if self.landings.get(name) in _VOID]
-        return [*self.problems, *(f"output {name!r} has the mark of a run that dropped it" for name in void)]
+        return [*self.problems, *(f"{named(name)} has the mark of a run that dropped it" for name in void)]
 
     @property
     def unmarked(self) -> list[str]:
@@ -274,12 +276,23 @@ class Situation:
         return sorted(there | {*self.batch.written_unmarked} if self.elsewhere else there)
 
     @property
+    def named_here(self) -> Sequence[str]:
+        """The names of the program's outputs, as it has them."""
+        renamed = self.program.old_names(self.batch.program) if self.program and self.batch.program else {}
+        now = {old: name for name, old in renamed.items()}
+        return [now.get(name, name) for name in self.outputs]
+
+    @property
     def taken(self) -> dict[str, str]:
-        """The outputs of the program whose old name is another one's now: by their name, the old one."""
-        if self.batch.program is None or self.program is None:
+        """The renamed outputs whose name another one had, or has now: by their name, the old one."""
+        if self.batch.program is None or self.program is None or self.batch.kind is Kind.DEAD_LETTERS:
             return {}
         renamed = self.program.old_names(self.batch.program)
-        return {name: old for name, old in renamed.items() if old in self.program.outputs.keys() - renamed.keys()}
+        return {
+            name: old
+            for name, old in renamed.items()
+            if old in self.program.outputs or name in self.batch.program.outputs
+        }
 
     @property
     def foreign(self) -> bool:
@@ -344,7 +357,7 @@ def at_start(found: Situation) -> Fate:
 
     Raises:
         StartRefused: the batch cannot be finished exactly once, or not at all: another program began it, one of its
-            outputs has another name now, its positions were changed from outside, or it is lost.
+            outputs is not here, its positions were changed from outside, or it is lost.
         CheckpointMismatch: a query with state began the batch and this is another run; or a run without state began it
             and this is a query with state.
     """
@@ -473,8 +486,9 @@ def _dropping(found: Situation) -> str:
 def _is_taken(found: Situation) -> StartRefused:
     name, old = next(iter(found.taken.items()))
     return StartRefused(
-        f"batch {found.batch.id} was begun for output {old!r}. That is {name!r} now, and {old!r} is another output. "
-        f"A batch is finished under the names with which it was begun. So give the new {old!r} another name"
+        f"batch {found.batch.id} was begun for output {old!r}, which is {name!r} here, and a name has gone from one "
+        "output to another. A batch is finished under the names with which it was begun. Give the outputs their old "
+        "names, or names that no output had before"
     )
 
 
@@ -533,7 +547,7 @@ def _lacks_output(found: Situation) -> StartRefused:
     twice = "" if found.astray else ", and outputs that have it get its records twice"
     return StartRefused(
         f"batch {batch.id} is pending, and output {name!r} {may} it, but the program has no output with that name, "
-        f"only {', '.join(map(repr, found.outputs))}. Rename the output back. {_dropping(found)}{twice}"
+        f"only {', '.join(map(repr, found.named_here))}. Rename the output back. {_dropping(found)}{twice}"
     )
 
 
@@ -556,7 +570,7 @@ def _is_somewhere(found: Situation) -> StartRefused:
 
 def _may_come_twice(found: Situation, why: Sequence[str]) -> StartRefused:
     batch = found.batch
-    had = f"; output {', '.join(batch.written)} has it" if batch.written else ""
+    had = f"; {', '.join(map(named, batch.written))} has it" if batch.written else ""
     return StartRefused(
         f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
         f"  {listed(why)}\n"
@@ -595,7 +609,7 @@ def _runs_its_query(found: Situation) -> bool:
     return found.batch.query is not None and found.batch.query.query == found.query
 
 
-_TAKEN = Line("an output here has the name that another had in the batch", lambda s: s.taken, _is_taken, early=True)
+_TAKEN = Line("a name has gone from one output to another", lambda s: s.taken, _is_taken, early=True)
 AT_START = (
     _TAKEN,
     Line(
@@ -735,7 +749,7 @@ def told(fate: Fate, found: Situation) -> str:
 
 def lacking_text(found: Situation, lacking: Sequence[str]) -> str:
     """Return why no start is possible without an output that keeps a mark and may have a batch."""
-    name, others = lacking[0], ", ".join(map(named, found.outputs))
+    name, others = lacking[0], ", ".join(map(named, found.named_here))
     if name in found.outputs:
         here = "this program has it without a mark"
     else:
@@ -765,7 +779,7 @@ def dropped_text(found: Situation) -> str:
         why = "Kafka did not show all of its records"
     if found.landings and found.batch.lands_in:
         return f"{why}; {landed_text(found.batch, found.landings)}"
-    written = ", ".join(found.batch.written)
+    written = ", ".join(map(repr, found.batch.written))
     had = f"its outputs {written} have it" if written else "no output is marked to have it"
     return f"{why}; {had}, one that was being written may have it too"
 

@@ -29,7 +29,8 @@ all outputs turn out to have it, its records count as done in the partitions tha
 takes back all rewinds since the batch makes it pending again, before a run has looked at the outputs. If no output of a
 dropped batch keeps a mark, no start can ask for it. The entry of the change has its ranges, and says if some have it.
 
-A batch that is pending is taken over if another program begins it again for its own outputs: see `Begin`.
+A batch that is pending is taken over if another program begins it again for its own outputs, and gets more outputs if
+a redeploy has added them: see `Begin`.
 
 A pair that is not in the table raises an error and changes nothing. The function of each event checks the rest.
 A batch gets the token of the owner that begins it, and keeps it. Each acquire makes a new token, so no two batches have
@@ -114,7 +115,8 @@ class Begin:
 
     If a batch is pending, another program takes it over: with its ranges and its id, for outputs of its own. `landed`
     then has what these outputs have. What the ledger knew of outputs with these names was of those of the program
-    before.
+    before. If the program has all outputs that the batch was begun for, and more, it is a redeploy: only the names and
+    targets of these are noted.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -509,6 +511,9 @@ def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
     if pending is None or event.program is None or event.program == pending.program:
         raise _refusal(snapshot, event, Holder.MINE)
     _check_pending(snapshot, event)
+    if pending.program is not None and pending.program.outputs.items() <= event.program.outputs.items():
+        after = replace(snapshot, pending=replace(pending, program=event.program))
+        return _Outcome(after, ranges=event.ranges, token=pending.token)
     if pending.written_unmarked:
         raise NotAllowed(
             f"group {snapshot.group!r}: output {pending.written_unmarked[0]!r} of another program has batch "

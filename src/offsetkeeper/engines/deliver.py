@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from offsetkeeper.core.batch import Batch, Program
+from offsetkeeper.core.batch import Batch, Kind, Program
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
@@ -197,11 +197,18 @@ class Delivery:
         return [self._old_names.get(name, name) for name in self.asked.outputs.sinks]
 
     @property
+    def targets(self) -> dict[str, str]:
+        """Kind and target of each output, by the names of `names`."""
+        here = self._program().outputs
+        return {self._old_names.get(name, name): here[name] for name in self.asked.outputs.sinks}
+
+    @property
     def _old_names(self) -> dict[str, str]:
         snapshot = self.ledger.snapshot
         batch = snapshot.pending or snapshot.unsettled
-        began = batch and batch.program
-        return self._program().old_names(began) if began else {}
+        if batch is None or batch.program is None or batch.kind is Kind.DEAD_LETTERS:  # their name never changes
+            return {}
+        return self._program().old_names(batch.program)
 
     def _program(self, topics: Iterable[str] = ()) -> Program:
         return (self.program or self.asked.program)(topics)
@@ -226,18 +233,32 @@ class Delivery:
             name: self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
             for name, joiner in self.outputs.joiners.items()
         }
-        seen = self._seen()
+        seen = self._seen(once)
         marks = {name: found.mark for name, found in seen.items()}
         expiring = {name for name, each in once.items() if each.lander.expires}
+        renamed = {name: each for name, each in self.prepared.once.items() if name in self._old_names}
         for name, found in seen.items():
             self._found.setdefault(self._now(name), found.target)
         lost = {name: once[name].lost(snapshot.landed_in(name), found) for name, found in seen.items()}
-        newest = max((each.sequence for each in (*beside.values(), *marks.values()) if each is not None), default=0)
+        now = self._seen(renamed)
+        newest = max(
+            (
+                each.sequence
+                for each in (*beside.values(), *marks.values(), *(found.mark for found in now.values()))
+                if each
+            ),
+            default=0,
+        )
         # A run that lives may have landed batches since the ledger was loaded.
         reached = self.ledger.later().sequence if newest > snapshot.sequence else snapshot.sequence
         for name, mark in beside.items():
             check_left(group, name, mark, reached)
         check_marks(snapshot, marks, expiring, lost, reached)
+        # The next batch is begun under the new names. What is wrong there is told before this one is finished.
+        gone = {name: renamed[name].lost(snapshot.landed_in(name), found) for name, found in now.items()}
+        pending = snapshot.pending and replace(snapshot.pending, written=tuple(renamed))
+        later = replace(snapshot, pending=pending, unsettled=None)
+        check_marks(later, {name: found.mark for name, found in now.items()}, {*renamed}, gone, reached)
         batch = snapshot.pending or snapshot.unsettled
         if not once or batch is None:
             return {}
@@ -255,7 +276,7 @@ class Delivery:
         most = batch.sequence - 1
         return {
             name: Landed(min(found.mark.sequence, most) if found.mark else 0, found.target)
-            for name, found in self._seen().items()
+            for name, found in self._seen(self.outputs.once).items()
         }
 
     def settle(self, batch: Batch) -> Settled:
@@ -355,9 +376,9 @@ class Delivery:
         except OffsetkeeperError as error:
             log.warning("group %s could not be released; the next run takes it over: %s", self.ledger.group, error)
 
-    def _seen(self) -> dict[str, Seen]:
-        """Return the mark of each output that keeps one, and the identity of its target."""
-        group, once = self.ledger.group, self.outputs.once
+    def _seen(self, once: Mapping[str, Once]) -> dict[str, Seen]:
+        """Return the mark of outputs, and the identity of their targets."""
+        group = self.ledger.group
         return {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
 
     def _failed(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> int:

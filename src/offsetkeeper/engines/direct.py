@@ -180,6 +180,8 @@ class Direct:
             stood = self.ledger.snapshot.positions
             if what is not Fate.COUNT or self.asked.guarantee is not Guarantee.AT_MOST_ONCE:  # it only counts
                 self._take_over()
+            if what in {Fate.FINISH, Fate.WAIT}:
+                self._widen()
             self._settle(what, plan, guard)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if what in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
@@ -341,6 +343,22 @@ class Direct:
             program = self.asked.program(topics_of(self.ledger.snapshot.positions))
             why = "pending='finish': another program takes the batch over"
             self.ledger.begin(pending, tuple(self._marked(pending)), landed, program, why)
+
+    def _widen(self) -> None:
+        """Note in the ledger the outputs that the program has beside those that the pending batch was begun for.
+
+        They get the batch too. The next start finds them, also if it has other names for them.
+        """
+        pending = self.ledger.snapshot.pending
+        if pending is None or pending.program is None or pending.kind is Kind.DEAD_LETTERS:
+            return
+        outputs = {**self.delivery.targets, **pending.program.outputs}
+        if outputs != pending.program.outputs:
+            program, why = (
+                pending.program._replace(outputs=outputs),
+                "it also goes into outputs that a redeploy has added",
+            )
+            self.ledger.begin(pending, program=program, reason=why)
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""

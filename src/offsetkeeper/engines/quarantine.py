@@ -148,7 +148,7 @@ class Quarantine:
 
         They get a batch with an id of its own: no id ever has two sets of ranges.
         """
-        empty, outputs = replace(batch, token=environment.token(), ranges=()), self.asked.outputs
+        empty, outputs = replace(batch, token=environment.token(), ranges=(), written=()), self.asked.outputs
         self.ledger.check_owner()
         with outputs.frames(records.limit(0), empty, self.asked.process) as frames:
             for name, sink in outputs.sinks.items():

@@ -79,7 +79,7 @@ class Dropped(NamedTuple):
                 "batch. Otherwise they are read again, and come twice into outputs that have it: "
                 + listed(self.stays, ", ")
             )
-        notes += [f"output {name} already has that batch" for name in self.written]
+        notes += [f"{f'output {name}' if name else 'the output'} already has that batch" for name in self.written]
         left = [name for name in self.lands_in if name not in self.written]
         notes += [
             f"{f'output {name}' if name else 'the output'} may have that batch: the next start asks the output "

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import DEAD_LETTERS, Batch
 from offsetkeeper.core.mark import Landing, OutputMark, behind, landing, mismatch, named
 from offsetkeeper.core.model import Landed
-from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMismatch, MarkMoved, OutcomeUnknown, SinkError
+from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMismatch, MarkMoved, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
 
 if TYPE_CHECKING:
@@ -45,10 +45,12 @@ class Once:
     Attributes:
         lander: lands rows and mark in one step.
         output: name of the output; empty if it is the only one.
+        beside: names of the other outputs of the program.
     """
 
     lander: Lander
     output: str
+    beside: frozenset[str] = frozenset()
 
     def seen(self, group: str) -> Seen:
         """Return the mark of a group, and the identity of the target.
@@ -57,7 +59,7 @@ class Once:
             SinkError: the output could not be asked.
             MarkError: another program has written something in the place of the mark.
         """
-        return self.lander.seen(MarkKey(group, self.output))
+        return self._look(MarkKey(group, self.output))
 
     def mark(self, group: str) -> OutputMark | None:
         """Return the mark of a group; see `seen`."""
@@ -93,19 +95,19 @@ class Once:
             OutcomeUnknown: the rows may be written; another try reads the mark first.
         """
         key = MarkKey(batch.group, self.output)
-        seen = self.lander.seen(key)
+        seen = self._look(key)
         if self._has(seen, batch, landed):
             return Written(used=False, target=seen.target)
         staged = self.lander.stage(frame, batch)
         check()
-        seen = self.lander.seen(key)
+        seen = self._look(key)
         if self._has(seen, batch, landed):
             return Written(used=True, target=seen.target)
         late = (check,) if self.lander.late else ()
         try:
             target = self.lander.land(key, seen, self._mark_of(batch, seen), staged, *late)
         except (MarkMoved, OutcomeUnknown):
-            seen, target = self.lander.seen(key), None
+            seen, target = self._look(key), None
             if not self._has(seen, batch, landed):
                 raise
         return Written(used=True, target=seen.target if target is None else target)
@@ -123,7 +125,7 @@ class Once:
         """
         key = MarkKey(batch.group, self.output)
         for _ in range(_TRIES):
-            seen = self.lander.seen(key)
+            seen = self._look(key)
             self._check_kept(seen, batch, landed)
             found = self.landing(seen.mark, batch)
             if found not in {Landing.ABSENT, Landing.PARTLY}:
@@ -146,6 +148,20 @@ class Once:
         """
         seen = self.seen(batch.group)
         self._check_kept(seen, batch, landed)
+        return seen
+
+    def _look(self, key: MarkKey) -> Seen:
+        """Return the mark. Where a target has one for all names, check that it is of no other output here.
+
+        A mark of a name that the program does not have any more is of this output: a redeploy has renamed it.
+        """
+        seen = self.lander.seen(key)
+        other = key.output if seen.key is None else seen.key.output
+        if other != key.output and (other in self.beside or DEAD_LETTERS in {other, key.output}):
+            raise Refused(
+                f"the target of {named(key.output)} is that of {named(other)}, by its mark: give each its own. Nothing "
+                "was written"
+            )
         return seen
 
     def _check_kept(self, seen: Seen, batch: Batch, landed: Landed) -> None:

@@ -146,7 +146,7 @@ class Outputs:
             raise GuaranteeRefused(
                 f"{self.sinks[name]!r} keeps a mark, so each batch is written once: use exactly_once"
             )
-        return Once(way, name)
+        return Once(way, name, frozenset(self.sinks.keys() - {name}))
 
     def _made(self, records: DataFrame, batch: Batch, process: Process | None) -> Frames:
         if process is None:
@@ -173,10 +173,13 @@ class Prepared:
         if not old_names:
             return self
         writers = {old_names.get(name, name): way for name, way in self.writers.items()}
-        return Prepared(
-            {name: replace(way, output=name) if isinstance(way, Once) else way for name, way in writers.items()},
-            {old_names.get(name, name): way for name, way in self.joiners.items()},
-        )
+        joiners = {old_names.get(name, name): way for name, way in self.joiners.items()}
+        names = frozenset({*writers, *joiners})
+
+        def named(name: str, way: Writer | Once) -> Writer | Once:
+            return replace(way, output=name, beside=names - {name}) if isinstance(way, Once) else way
+
+        return Prepared({name: named(name, way) for name, way in writers.items()}, joiners)
 
     @property
     def once(self) -> dict[str, Once]:

@@ -66,11 +66,13 @@ class Seen(NamedTuple):
         mark: mark of the group, or None if there is none.
         handle: a value that lets `land` find out whether the mark was changed since.
         target: identity of the target at that moment, such as a topic's id; empty if the sink knows none.
+        key: whose mark this is, where a target has one mark, whatever the key; else None.
     """
 
     mark: OutputMark | None
     handle: Any = None
     target: str = ""
+    key: MarkKey | None = None
 
 
 def lost_by_mark(landed: Landed, seen: Seen) -> str:

@@ -119,6 +119,8 @@ class CassandraTable:
         So the next try writes them again, with a later time.
         """
         state: State | None = seen.handle
+        if state is None:  # another name of this output, or another run, may have written since the start
+            self._times.floor = max(self._times.floor, self._marks.newest())
         at = self._times.after(state)
         if staged is not None:
             window = self._times.begin(staged.frame.sparkSession, state)

@@ -142,12 +142,11 @@ class Output:
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`."""
         last = self._last()
-        if last is not None and last.key != key:
+        if last is not None and last.key.group != key.group:
             raise Refused(
-                f"{self.tree.address} is the folder of group {last.key.group!r} and output {last.key.output!r}, not of "
-                f"group {key.group!r} and output {key.output!r}: give each its own folder"
+                f"{self.tree.address} is the folder of group {last.key.group!r}, not {key.group!r}: give each its own"
             )
-        return Seen(None if last is None else last.mark, last)
+        return Seen(None if last is None else last.mark, last, key=None if last is None else last.key)
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: _Staged | None) -> None:
         """See `Lander`."""
