@@ -113,4 +113,4 @@ def test_the_outputs_that_have_the_batch_under_way_are_shown(queried: Desk) -> N
     ledger.begin(batch)
     ledger.mark(batch, "audit")
     assert queried.json("show", "shop")["pending"]["written"] == ["audit"]
-    assert "output 'audit' has it" in queried.run("show", "shop").stdout
+    assert "output audit has it" in queried.run("show", "shop").stdout

@@ -333,6 +333,7 @@ def test_a_plan_tells_that_another_program_began_the_pending_batch(url: str, fak
     assert json.loads(run("show", "shop", "--json").stdout)["pending"]["program"] == {
         "topics": ["a"],
         "outputs": {"": "Table shop.orders"},
+        "places": {},
     }
     assert batch.id in shown.stdout
 

@@ -71,6 +71,11 @@ class Placed(Marked):
         """The name of what it writes to."""
         return self.path.stem
 
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return str(self.path)
+
 
 def dies() -> None:
     """Die."""

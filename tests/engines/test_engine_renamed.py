@@ -17,7 +17,8 @@ from engines.lab import LIMIT_S, Lab, Running
 from engines.marked import Died, Placed, Stall, dies
 from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.errors import Fenced, MarkAhead, Refused, StartRefused
-from offsetkeeper.sinks import Files, Outputs, Table
+from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Outputs, Sink, Table, Topic
+from offsetkeeper.sinks.sink import place_of
 
 NewTopic = Callable[..., str]
 WORDS: Mapping[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
@@ -52,6 +53,11 @@ class Beside:
     def writes_to(self) -> str:
         """The name of the table."""
         return self.table
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return f"{self.path} {self.table}"
 
     def prepare(self, store: Any, guarantee: Any) -> Any:
         """See `Sink.prepare`."""
@@ -349,6 +355,43 @@ def test_a_folder_may_be_renamed_and_two_outputs_may_not_share_it(lab: Lab, topi
     assert sorted(row["offset"] for row in lab.spark.read.parquet(f"{tmp_path}/orders").collect()) == [0, 1, 2]
     with pytest.raises(Refused, match="the target of output 'two' is that of output 'one'"):
         run(lab, name, select, sink=Outputs(one=folder, two=Files(f"{tmp_path}/orders")))
+
+
+def test_the_same_name_on_another_server_is_another_output(lab: Lab, topic: NewTopic, tmp_path: Path) -> None:
+    """The first batch had landed in X, and no mark in the other one could say so: it had the batch too."""
+    name, x = topic(), Placed(tmp_path / "orders.db")
+    (tmp_path / "other").mkdir()
+    other = Placed(tmp_path / "other" / "orders.db")
+    lab.produce(name, "1")
+    die(lab, name, x, "after", Outputs(a=x))
+    with pytest.raises(StartRefused, match="may be in output 'a', which keeps a mark, but the program has no"):
+        run(lab, name, sink=Outputs(b=other))
+    run(lab, name, sink=Outputs(b=x))
+    each_once(1, x)
+    assert other.counted() == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Table("sqlite:///one.db", "orders"), Table("sqlite:///two.db", "orders")),
+        (Table("mysql://me:secret@one/shop", "orders"), Table("mysql://me:secret@one/store", "orders")),
+        (Topic("one:9092", "orders"), Topic("two:9092", "orders")),
+        (Topic("one:9092", "orders"), Topic("one:9092", "orders", prefix="team")),
+        (Topic("one:9092", "orders"), Topic("one:9092", "orders", mark_topic="marks")),
+        (Files("hdfs://one/orders"), Files("hdfs://two/orders")),
+        (DeltaTable("/one/orders"), DeltaTable("/two/orders")),
+        (
+            Cassandra("cassandra://one/shop", "orders", key=["id"]),
+            Cassandra("cassandra://two/shop", "orders", key=["id"]),
+        ),
+    ],
+    ids=lambda sink: repr(sink) if isinstance(sink, Sink) else "",
+)
+def test_a_place_has_all_that_decides_where_a_mark_is_and_no_secret(one: Any, other: Any) -> None:
+    assert one.place != other.place
+    assert "secret" not in one.place
+    assert place_of(one) != place_of(other)
 
 
 def test_an_output_that_shares_its_target_is_not_guessed(lab: Lab, topic: NewTopic, tmp_path: Path) -> None:

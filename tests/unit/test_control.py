@@ -46,7 +46,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     written = st.lists(texts, max_size=2).map(tuple)
     ranges, program = (
         range_tuples(least=1),
-        st.none() | st.builds(Program, written, st.dictionaries(texts, texts, max_size=2)),
+        st.none() | st.builds(Program, written, *[st.dictionaries(texts, texts, max_size=2)] * 2),
     )
     batches = st.builds(Batch, st.just("g"), texts, st.just(sequence), ranges, written=written, program=program)
     pending = draw(st.none() | batches)

@@ -35,24 +35,33 @@ QUERY, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-
 RANGE, COUNT = OffsetRange("t", 0, 10, 15), QueryBatch(QUERY, 3)
 AT = {TopicPartition("t", 0): Position(10)}
 BATCH = Batch("g", "token", 7, (RANGE,), lands_in=("one", "two"))
-HERE = Program(("t",), {"one": "Table x", "two": "Table z", "dead_letters": "Table x"})
+
+
+def program_of(topics: tuple[str, ...], outputs: dict[str, str]) -> Program:
+    """Return a program whose outputs, but for functions, tell where they are."""
+    return Program(topics, outputs, {name: each for name, each in outputs.items() if " " in each})
+
+
+HERE = program_of(("t",), {"one": "Table x", "two": "Table z", "dead_letters": "Table x"})
 PROGRAMS = {
-    "another topic": (Program(("u",), {"one": "Table x"}), True),
-    "another output": (Program(("t",), {"one": "Table y"}), True),
-    "another kind": (Program(("t",), {"one": "DeltaTable x"}), True),
-    "a function": (Program(("t",), {"one": "Function"}), False),
-    "a function of other topics": (Program(("u",), {"one": "Function"}), True),
-    "a topic more": (Program(("t", "u"), {"one": "Table x"}), False),
-    "an output more": (Program(("t",), {"one": "Table x", "two": "Table y"}), False),
+    "another topic": (program_of(("u",), {"one": "Table x"}), True),
+    "another output": (program_of(("t",), {"one": "Table y"}), True),
+    "another kind": (program_of(("t",), {"one": "DeltaTable x"}), True),
+    "a function": (program_of(("t",), {"one": "Function"}), False),
+    "a function of other topics": (program_of(("u",), {"one": "Function"}), True),
+    "a topic more": (program_of(("t", "u"), {"one": "Table x"}), False),
+    "an output more": (program_of(("t",), {"one": "Table x", "two": "Table y"}), False),
 }
 BATCHES = (
     BATCH,
-    replace(BATCH, program=Program(("u",), {"one": "Table y"})),
-    replace(BATCH, program=Program(("t",), {"one": "Table z"})),
+    replace(BATCH, program=program_of(("u",), {"one": "Table y"})),
+    replace(BATCH, program=program_of(("t",), {"one": "Table z"})),
     replace(BATCH, written=("one",)),
     replace(BATCH, query=COUNT),
     replace(BATCH, lands_in=("dead_letters",)),
-    replace(BATCH, lands_in=("dead_letters",), program=Program(("t",), {"one": "Table x", "dead_letters": "Table y"})),
+    replace(
+        BATCH, lands_in=("dead_letters",), program=program_of(("t",), {"one": "Table x", "dead_letters": "Table y"})
+    ),
 )
 SAYS = (None, Landing.ABSENT, Landing.LANDED, Landing.ELSEWHERE, Landing.VOID, Landing.PARTLY, Landing.CUT)
 OUTPUTS = ("one", "two", "dead_letters")
@@ -276,17 +285,17 @@ def test_another_program_reads_none_of_the_topics_or_has_none_of_the_outputs(cha
 
 
 def test_a_program_that_drops_the_topic_of_the_batch_and_keeps_another_one_is_the_same() -> None:
-    began = replace(BATCH, program=Program(("t", "u"), {"one": "Table x"}))
+    began = replace(BATCH, program=program_of(("t", "u"), {"one": "Table x"}))
     found = Situation(began, AT, (), Guarantee.AT_LEAST_ONCE, Policies(), ("one", "two"))
-    assert not replace(found, program=Program(("u",), {"one": "Table x"})).foreign
+    assert not replace(found, program=program_of(("u",), {"one": "Table x"})).foreign
 
 
 def test_a_program_whose_pattern_had_found_no_topic_is_the_same_once_it_finds_some() -> None:
     """It took over a batch before it had a position of its own."""
-    began = replace(BATCH, program=Program((), {"one": "Table x"}))
+    began = replace(BATCH, program=program_of((), {"one": "Table x"}))
     found = Situation(began, AT, (), Guarantee.AT_LEAST_ONCE, Policies(), ("one", "two"), program=HERE)
     assert not found.foreign
-    assert replace(found, program=Program(("t",), {"one": "Table y"})).foreign
+    assert replace(found, program=program_of(("t",), {"one": "Table y"})).foreign
 
 
 def test_no_refusal_of_another_program_advises_a_policy_that_is_refused_too() -> None:
@@ -318,7 +327,7 @@ def _told(found: Situation) -> OffsetkeeperError | None:
 
 @pytest.mark.parametrize(("outputs", "said"), [(("one", "two"), ""), (("one",), "the same names for that: 'two'.")])
 def test_who_may_finish_under_the_names_of_the_outputs_is_told_the_names(outputs: tuple[str, ...], said: str) -> None:
-    began = replace(BATCH, program=Program(("t",), {"one": "Table y"}))
+    began = replace(BATCH, program=program_of(("t",), {"one": "Table y"}))
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), outputs, program=HERE)
     with pytest.raises(StartRefused, match="pending='finish'") as refused:
         check_program(found)
@@ -328,7 +337,7 @@ def test_who_may_finish_under_the_names_of_the_outputs_is_told_the_names(outputs
 
 def test_another_program_is_not_told_to_finish_what_an_output_without_a_mark_has() -> None:
     """What this output has cannot be forgotten: it would miss in the one that has its name now."""
-    began = replace(BATCH, lands_in=(), written=("one",), program=Program(("t",), {"one": "Table y"}))
+    began = replace(BATCH, lands_in=(), written=("one",), program=program_of(("t",), {"one": "Table y"}))
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "two"), program=HERE)
     with pytest.raises(StartRefused) as refused:
         check_program(found)
@@ -339,7 +348,7 @@ def test_another_program_is_not_told_to_finish_what_an_output_without_a_mark_has
 
 def test_marked_dead_letters_of_another_program_are_neither_finished_nor_dropped() -> None:
     """A void mark would be in the wrong dead letters, and the record would be in the others and be tried again."""
-    there, here = (Program(("t",), {"one": "Table x", "dead_letters": f"Table {name}"}) for name in ("y", "z"))
+    there, here = (program_of(("t",), {"one": "Table x", "dead_letters": f"Table {name}"}) for name in ("y", "z"))
     began = replace(BATCH, lands_in=("dead_letters",), program=there)
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, program=here)
     for pending in ("own", "finish", "drop"):
@@ -350,7 +359,7 @@ def test_marked_dead_letters_of_another_program_are_neither_finished_nor_dropped
 
 
 def test_outputs_and_dead_letters_are_compared_apart() -> None:
-    there, here = (Program(("t",), {"one": f"Table {name}", "dead_letters": "Table z"}) for name in ("x", "y"))
+    there, here = (program_of(("t",), {"one": f"Table {name}", "dead_letters": "Table z"}) for name in ("x", "y"))
     found = Situation(replace(BATCH, program=there), AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, program=here)
     assert found.foreign
     assert not replace(found, batch=replace(found.batch, lands_in=("dead_letters",))).foreign
@@ -368,19 +377,21 @@ def test_outputs_and_dead_letters_are_compared_apart() -> None:
         ({"a": "Table x"}, {"b": "Table x", "c": "Table x"}, {}),  # either could be it
         ({"a": "Table x", "b": "Table x"}, {"c": "Table x"}, {}),
         ({"a": "Table x"}, {"a": "Table x", "b": "Table x"}, {}),
-        ({"a": "Function"}, {"b": "Function"}, {}),  # it does not tell its target
+        ({"a": "Function"}, {"b": "Function"}, {}),  # it does not tell its place
         ({"dead_letters": "Table x"}, {"a": "Table x"}, {}),
         ({"a": "Table x"}, {"dead_letters": "Table x"}, {}),
     ],
 )
-def test_an_output_is_known_by_its_target(began: dict[str, str], here: dict[str, str], renamed: dict[str, str]) -> None:
-    assert Program((), here).old_names(Program((), began)) == renamed
+def test_an_output_is_known_by_its_place(began: dict[str, str], here: dict[str, str], renamed: dict[str, str]) -> None:
+    assert program_of((), here).old_names(program_of((), began)) == renamed
+    elsewhere = program_of((), here)._replace(places=dict.fromkeys(here, "another server"))
+    assert elsewhere.old_names(program_of((), began)) == {}
 
 
 @pytest.mark.parametrize("here", [{"two": "Table x", "one": "Table y"}, {"other": "Table x"}])
 def test_a_name_that_has_gone_from_one_output_to_another_is_told(here: dict[str, str]) -> None:
-    began = replace(BATCH, program=Program(("t",), {"one": "Table x", "other": "Table z"}))
-    program = Program(("t",), here)
+    began = replace(BATCH, program=program_of(("t",), {"one": "Table x", "other": "Table z"}))
+    program = program_of(("t",), here)
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "one"), program=program)
     letter = replace(found, batch=replace(began, lands_in=("dead_letters",)))
     check_program(letter)
@@ -392,8 +403,8 @@ def test_a_name_that_has_gone_from_one_output_to_another_is_told(here: dict[str,
 
 
 def test_a_refusal_names_the_outputs_as_the_program_does() -> None:
-    began = replace(BATCH, program=Program(("t",), {"one": "Table x", "two": "Table y"}))
-    here = Program(("t",), {"new": "Table x"})
+    began = replace(BATCH, program=program_of(("t",), {"one": "Table x", "two": "Table y"}))
+    here = program_of(("t",), {"new": "Table x"})
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one",), marked=("one",), program=here)
     assert "the program has no such output, only output 'new'. Start once" in str(_refusal(found))
 

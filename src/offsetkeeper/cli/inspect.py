@@ -12,7 +12,6 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds, shown
 from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.batch import Batch
-from offsetkeeper.core.mark import named
 from offsetkeeper.core.model import Guarantee, Snapshot, check_group
 from offsetkeeper.core.offsets import TopicPartition, topics_of
 from offsetkeeper.core.plan import Policies
@@ -230,9 +229,9 @@ def _policies(texts: list[str]) -> Policies:
 
 
 def _begun(pending: Batch) -> str:
-    had = [f"{named(name)} has it" for name in pending.written]
+    had = [f"output {name} has it" if name else "the output has it" for name in pending.written]
     had += [f"it was begun by a program that {pending.program}"] if pending.program else []
-    had += [f"{named(name)} may have it" for name in pending.lands_in if name and name not in pending.written]
+    had += [f"output {name} may have it" for name in pending.lands_in if name and name not in pending.written]
     return "\n".join([f"batch {pending.id} is pending (begun, not committed):", pending.lines(), *had])
 
 

@@ -24,10 +24,16 @@ class Program(NamedTuple):
         topics: the topics that it reads, sorted; of a pattern, those that it has found.
         outputs: kind and target of each output by its name, such as "Table shop.orders"; see
             `sinks.sink.kind_and_target`. Only the kind of those that do not tell their target.
+        places: digest of the place of each output by its name, of those that tell it; see `sinks.sink.place_of`.
     """
 
     topics: tuple[str, ...]
     outputs: Mapping[str, str]
+    places: Mapping[str, str] = MappingProxyType({})
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it for JSON."""
+        return {"topics": [*self.topics], "outputs": {**self.outputs}, "places": {**self.places}}
 
     def writes(self, *, letters: bool) -> set[str]:
         """Return kind and target of the dead letters, or of all other outputs."""
@@ -36,14 +42,15 @@ class Program(NamedTuple):
     def old_names(self, began: Program) -> dict[str, str]:
         """Return the outputs that have another name than in the program that began a batch: by their name, the old one.
 
-        The targets tell it. An output has its name if it does not tell its target, or if another one writes there too.
+        The places tell it. An output has its name if it does not tell its place, or if another one writes there too.
         """
-        old, new = began._by_target(), self._by_target()
-        return {new[target]: name for target, name in old.items() if new.get(target, name) != name}
+        old, new = began._by_place(), self._by_place()
+        return {new[place]: name for place, name in old.items() if new.get(place, name) != name}
 
-    def _by_target(self) -> dict[str, str]:
-        """Return the names of outputs by kind and target; not of those that do not tell it, or that share it."""
-        kept = {name: each for name, each in self.outputs.items() if name != DEAD_LETTERS and " " in each}
+    def _by_place(self) -> dict[tuple[str, str], str]:
+        """Return the names of outputs by target and place; not of those that do not tell it, or that share it."""
+        outputs = [(name, each) for name, each in self.outputs.items() if name != DEAD_LETTERS]
+        kept = {name: (each, self.places[name]) for name, each in outputs if name in self.places}
         times = Counter(kept.values())
         return {each: name for name, each in kept.items() if times[each] == 1}
 

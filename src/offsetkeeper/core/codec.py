@@ -304,7 +304,7 @@ def _pending(batch: Batch) -> dict[str, Any]:
         "ranges": _ranges(batch.ranges),
         "written": list(batch.written),
         "lands_in": list(batch.lands_in),
-        "program": None if batch.program is None else batch.program._asdict(),
+        "program": None if batch.program is None else batch.program.as_dict(),
         **({} if batch.query is None else {"query": [*batch.query]}),
     }
 
@@ -483,11 +483,7 @@ def _load_forgot(raw: list[Any]) -> dict[TopicPartition, Position | None]:
 
 
 def _load_program(raw: dict[str, Any] | None) -> Program | None:
-    return (
-        None
-        if raw is None
-        else Program(_names(raw, "topics"), {_text(name): _text(each) for name, each in raw["outputs"].items()})
-    )
+    return None if raw is None else Program(_names(raw, "topics"), _texts(raw["outputs"]), _texts(raw["places"]))
 
 
 def _load_landed(raw: dict[str, Any], pending: Batch | None) -> dict[str, Landed]:
@@ -518,6 +514,10 @@ def _load_unsettled(raw: dict[str, Any], group: str) -> Batch | None:
 
 def _names(raw: dict[str, Any], key: str) -> tuple[str, ...]:
     return tuple(_text(name) for name in raw.get(key, ()))
+
+
+def _texts(raw: dict[str, Any]) -> dict[str, str]:
+    return {_text(name): _text(each) for name, each in raw.items()}
 
 
 def _load_token(raw: dict[str, Any]) -> str:

@@ -74,11 +74,11 @@ drops the batch. An unsettled batch is refused only if another output has it. Th
 such a batch for one that an output has. A mark of release 0.2 does not name its target, and counts as here; but not in
 another program, with "finish".
 
-**Renamed outputs.** The ledger knows the kind and target of each output that a batch was begun for. If an output has
+**Renamed outputs.** The ledger knows the place of each output that a batch was begun for. If an output there has
 another name now, it keeps the old one for this batch: it is that one's mark that tells whether it has the batch, and
 changes when it gets it. So the batch lands once, also if a run of the old program still lives, and either program can
 finish it. Only the next batch is begun under the new name. In the tables, a name is always the name in the batch. An
-output that does not tell its target, or shares it with another output, is not found, and counts as a new one. It is
+output that does not tell its place, or shares it with another output, is not found, and counts as a new one. It is
 refused, whatever the policy is, if a name has gone from one output to another. An output that a redeploy has
 added gets the batch too: a start that finishes the batch first notes it in the ledger, by a second `begin`.
 

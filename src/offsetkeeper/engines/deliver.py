@@ -197,10 +197,13 @@ class Delivery:
         return [self._old_names.get(name, name) for name in self.asked.outputs.sinks]
 
     @property
-    def targets(self) -> dict[str, str]:
-        """Kind and target of each output, by the names of `names`."""
-        here = self._program().outputs
-        return {self._old_names.get(name, name): here[name] for name in self.asked.outputs.sinks}
+    def program_here(self) -> Program:
+        """What the outputs of this delivery write to, by the names of `names`."""
+        here, names = self._program(), {name: self._old_names.get(name, name) for name in self.asked.outputs.sinks}
+        return here._replace(
+            outputs={names[name]: each for name, each in here.outputs.items() if name in names},
+            places={names[name]: each for name, each in here.places.items() if name in names},
+        )
 
     @property
     def _old_names(self) -> dict[str, str]:

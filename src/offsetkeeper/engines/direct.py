@@ -352,10 +352,12 @@ class Direct:
         pending = self.ledger.snapshot.pending
         if pending is None or pending.program is None or pending.kind is Kind.DEAD_LETTERS:
             return
-        outputs = {**self.delivery.targets, **pending.program.outputs}
+        here = self.delivery.program_here
+        outputs = {**here.outputs, **pending.program.outputs}
         if outputs != pending.program.outputs:
+            places = {name: at for name, at in here.places.items() if name not in pending.program.outputs}
             program, why = (
-                pending.program._replace(outputs=outputs),
+                pending.program._replace(outputs=outputs, places={**pending.program.places, **places}),
                 "it also goes into outputs that a redeploy has added",
             )
             self.ledger.begin(pending, program=program, reason=why)

@@ -31,7 +31,7 @@ from offsetkeeper.readers import PackedReader, Reader
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.rows import rows_from
 from offsetkeeper.sinks import Outputs
-from offsetkeeper.sinks.sink import kind_and_target
+from offsetkeeper.sinks.sink import kind_and_target, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,6 +119,7 @@ class Run:
         return Program(
             tuple(sorted({*topics.names, *(name for name in known if name in topics)})),
             {name: kind_and_target(sink) for name, sink in sinks.items()},
+            {name: place for name, sink in sinks.items() if (place := place_of(sink))},
         )
 
     @property

@@ -139,6 +139,6 @@ def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:
     if batch is None:
         return None
     ranges, outputs = [list(r) for r in batch.ranges], {"written": [*batch.written], "lands_in": [*batch.lands_in]}
-    program = None if batch.program is None else batch.program._asdict()
+    program = None if batch.program is None else batch.program.as_dict()
     query = None if batch.query is None else batch.query._asdict()
     return {"id": batch.id, "ranges": ranges, "query": query, **outputs, "program": program}

@@ -6,6 +6,7 @@ rows and mark in one step. Writer: it writes the rows, and the ledger is changed
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -140,7 +141,9 @@ class Sink(Protocol):
 
     A sink may have an attribute `worker_modules`: names of the modules that Spark's workers import for it. A run checks
     them at its start. It may have an attribute `any_order`: true if it accepts rows in any order. And it may have an
-    attribute `writes_to`: the name of what it writes to, such as a table's, without a server and without secrets.
+    attribute `writes_to`: the name of what it writes to, such as a table's, without a server and without secrets. With
+    an attribute `place`, it may be renamed while a batch is pending: where it is, with the server and what else decides
+    where its mark is, without secrets.
     """
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
@@ -160,3 +163,12 @@ def kind_and_target(sink: Sink) -> str:
     It is the same on each server, because a redeploy may give a server another name.
     """
     return f"{type(sink).__name__} {getattr(sink, 'writes_to', '')}".rstrip()
+
+
+def place_of(sink: Sink) -> str:
+    """Return a digest of where a sink writes to; empty if the sink does not tell it.
+
+    Two outputs with the same one have the same rows and marks: one of them is the other one, with another name.
+    """
+    place = str(getattr(sink, "place", ""))
+    return hashlib.sha256(place.encode()).hexdigest()[:16] if place else ""

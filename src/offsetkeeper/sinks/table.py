@@ -148,6 +148,11 @@ class Table:
         """The name of what it writes to."""
         return str(self._target)
 
+    @property
+    def place(self) -> str:
+        """Where it is; see `Sink`."""
+        return f"{self._address} {self._target}"
+
     def __repr__(self) -> str:
         return f"Table({self._address!r}, {str(self._target)!r}, mode={self._target.mode!r})"
 

@@ -75,7 +75,8 @@ def ranges(draw: st.DrawFn) -> tuple[OffsetRange, ...]:
 @st.composite
 def _batches(draw: st.DrawFn, group: str, sequence: int, wanted: tuple[OffsetRange, ...]) -> Batch:
     names = st.lists(words, max_size=2).map(tuple)
-    program = st.none() | st.builds(Program, names, st.dictionaries(words, words, max_size=2))
+    texts = st.dictionaries(words, words, max_size=2)
+    program = st.none() | st.builds(Program, names, texts, texts)
     query = st.builds(QueryBatch, _query_ids, _counts)
     return Batch(
         group,

@@ -69,6 +69,11 @@ class Cassandra:
         """The name of what it writes to."""
         return str(self._target)
 
+    @property
+    def place(self) -> str:
+        """Where it is; see `Sink`."""
+        return f"{self._place.address} {self._target}"
+
     def __repr__(self) -> str:
         return f"Cassandra({self._place.address!r}, {str(self._target)!r})"
 

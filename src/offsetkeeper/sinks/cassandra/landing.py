@@ -119,7 +119,7 @@ class CassandraTable:
         So the next try writes them again, with a later time.
         """
         state: State | None = seen.handle
-        if state is None:  # another name of this output, or another run, may have written since the start
+        if self._times.over is None:  # the run before may have landed batches since the start, under another name
             self._times.floor = max(self._times.floor, self._marks.newest())
         at = self._times.after(state)
         if staged is not None:
@@ -136,6 +136,7 @@ class CassandraTable:
                 *(key.group, state.begun, self.target),
             )
         self._marks.change(key, state, State(str(mark), None, at), decides=True)
+        self._times.floor = max(self._times.floor, at)  # the next batch may be landed under another name
 
     def _write(self, staged: Rows, window: task.Window) -> None:
         attempts: Collection[int] = ()

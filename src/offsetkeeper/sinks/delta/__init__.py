@@ -65,6 +65,11 @@ class DeltaTable:
         """The name of what it writes to."""
         return self._address
 
+    @property
+    def place(self) -> str:
+        """Where it is; see `Sink`."""
+        return self._address
+
     def __repr__(self) -> str:
         return f"DeltaTable({self._address!r}, mode={self._target.mode!r})"
 

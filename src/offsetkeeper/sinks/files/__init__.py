@@ -67,6 +67,11 @@ class Files:
         """The name of what it writes to."""
         return split_url(self._folder).path if is_url(self._folder) else self._folder
 
+    @property
+    def place(self) -> str:
+        """Where it is; see `Sink`."""
+        return without_credentials(self._folder) if is_url(self._folder) else str(Path(self._folder).absolute())
+
     def __repr__(self) -> str:
         return f"Files({self._folder!r}, format={self._layout.format!r})"
 

@@ -204,6 +204,11 @@ class Topic:
         """The name of what it writes to."""
         return self._name or self._mark_topic
 
+    @property
+    def place(self) -> str:
+        """Where it is; see `Sink`."""
+        return f"{self._brokers} {self._name} {self._mark_topic} {self._prefix}"
+
     def __repr__(self) -> str:
         return f"Topic({self._brokers!r}, {self._name!r})"
 

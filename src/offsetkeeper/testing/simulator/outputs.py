@@ -202,6 +202,11 @@ class ModelOutput:
     rows: dict[Row, int] = field(default_factory=dict)
     writes_to: str = ""
 
+    @property
+    def place(self) -> str:
+        """See `Sink`."""
+        return self.writes_to
+
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
         return Writer(self._write)
