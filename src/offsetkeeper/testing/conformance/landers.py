@@ -274,7 +274,7 @@ class LanderConformance:
         runs.run()
         runs.produce()
         runs.run()
-        runs.output.place = backup
+        runs.output.real = backup
         assert runs.counted() == each(0)
         command = runs.refused(MarkBehind)
         assert command == ["adopt", "billing", "--sequence", "1"]
@@ -288,7 +288,7 @@ class LanderConformance:
 
     def _real(self, spark: SparkSession, place: str) -> Callable[..., RealOutput]:
         """Return what makes the output at a place for a scenario; see `Scenario.marked_output`."""
-        return lambda name, *more: RealOutput(name, *more, suite=self, spark=spark, place=place)
+        return lambda name, *more: RealOutput(name, *more, suite=self, spark=spark, real=place)
 
     def _made(self) -> str:
         name = f"output{next(_number)}"
@@ -310,12 +310,12 @@ class RealOutput(ModelMarkedOutput):
     Attributes:
         suite: makes, opens and reads outputs.
         spark: the session.
-        place: the suite's name of the output that holds the rows now.
+        real: the suite's name of the output that holds the rows now.
     """
 
     suite: LanderConformance = field(kw_only=True)
     spark: SparkSession = field(kw_only=True)
-    place: str = field(kw_only=True)
+    real: str = field(kw_only=True)
 
     def __post_init__(self) -> None:
         """Open the output, as each of the scenario's runs would."""
@@ -324,7 +324,7 @@ class RealOutput(ModelMarkedOutput):
     def counted(self) -> Counter[Row]:
         """See `ModelOutput.counted`."""
         with environment.using(environment.Environment()):
-            return Counter(_row(self.name, *record) for record in self.suite.read(self.place))
+            return Counter(_row(self.name, *record) for record in self.suite.read(self.real))
 
     def put(self, rows: list[Row], batch: Batch) -> Any:
         """See `ModelMarkedOutput.put`."""
@@ -352,9 +352,9 @@ class RealOutput(ModelMarkedOutput):
 
     def _lander(self) -> Lander:
         """Return the lander of the current run: each has its own."""
-        who = self.schedule.current.name if self.schedule.current else "", self.place
+        who = self.schedule.current.name if self.schedule.current else "", self.real
         if who not in self._landers:
-            self._landers[who] = self.suite.once(self.place).lander
+            self._landers[who] = self.suite.once(self.real).lander
         return self._landers[who]
 
 
