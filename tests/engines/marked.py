@@ -5,13 +5,17 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from docs.pages import ROOT, blocks
+from engines.lab import LIMIT_S, Lab, Running
+from offsetkeeper.errors import Fenced
 from offsetkeeper.sinks import Lander
 
 _NAMES: dict[str, Any] = {}
@@ -94,3 +98,16 @@ class Stall:
         if self._first.acquire(blocking=False):
             self.reached.set()
             assert self.go.wait(120)
+
+
+@contextmanager
+def stalled(lab: Lab, topic: str, at: Any, sink: Any) -> Iterator[None]:
+    """Let a run stop before its batch lands in an output; it lands late, after the block, and has been fenced."""
+    at.before = stall = Stall()
+    settings: dict[str, Any] = {"sink": sink, "guarantee": "exactly_once", "until": "caught_up"}
+    with Running(lab.pipeline(topic), lab.spark, **settings) as older:
+        assert stall.reached.wait(LIMIT_S)
+        yield
+        stall.go.set()
+        with pytest.raises(Fenced):
+            older.end()

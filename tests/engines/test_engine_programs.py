@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab, Running
-from engines.marked import Died, Placed, Stall, dies
+from engines.marked import Died, Placed, Stall, dies, stalled
 from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.errors import Fenced, StartRefused
 from offsetkeeper.sinks import Outputs, Table, Writer
@@ -380,13 +380,8 @@ def test_the_program_of_a_batch_drops_it_for_good(lab: Lab, topic: NewTopic, tmp
     name, orders = topic(), Placed(tmp_path / "orders.db")
     words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
     lab.produce(name, "1", "2")
-    orders.before = stall = Stall()
-    with Running(lab.pipeline(name), lab.spark, sink=orders, **words) as older:
-        assert stall.reached.wait(LIMIT_S)
+    with stalled(lab, name, orders, orders):
         lab.pipeline(name, topic(), policies=Policies(pending="drop")).run(lab.spark, sink=orders, **words)
-        stall.go.set()
-        with pytest.raises(Fenced):
-            older.end()
     assert orders.counted() == {(0, 0): 1, (0, 1): 1}
 
 

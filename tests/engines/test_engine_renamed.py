@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab, Running
-from engines.marked import Died, Placed, Stall, dies
+from engines.marked import Died, Placed, Stall, dies, stalled
 from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.errors import Fenced, MarkAhead, Refused, StartRefused
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Outputs, Sink, Table, Topic
@@ -139,13 +139,8 @@ def test_a_run_under_the_old_name_that_stalls_lands_nothing_twice(
     """A void mark under the new name did not keep the batch out, as it was to land under the old one."""
     name, (x, _) = topic(), outputs
     lab.produce(name, "1", "2")
-    x.before = stall = Stall()
-    with Running(lab.pipeline(name), lab.spark, sink=Outputs(a=x), **WORDS) as older:
-        assert stall.reached.wait(LIMIT_S)
+    with stalled(lab, name, x, Outputs(a=x)):
         run(lab, name, sink=Outputs(orders=x), policies=policies)
-        stall.go.set()
-        with pytest.raises(Fenced):
-            older.end()
     each_once(2, x)
 
 
@@ -231,15 +226,10 @@ def test_a_name_of_the_batch_that_is_another_outputs_now_is_refused(
     """The run that stalls would land the batch under the name that the new output writes to."""
     name, (x, y) = topic(), outputs
     lab.produce(name, "1")
-    x.before = stall = Stall()
-    with Running(lab.pipeline(name), lab.spark, sink=Outputs(a=x), **WORDS) as older:
-        assert stall.reached.wait(LIMIT_S)
+    with stalled(lab, name, x, Outputs(a=x)):
         with pytest.raises(StartRefused, match="names that no output had before"):
             run(lab, name, sink=Outputs(orders=x, a=y), policies=policies)
         run(lab, name, sink=Outputs(orders=x, c=y), policies=policies)
-        stall.go.set()
-        with pytest.raises(Fenced):
-            older.end()
     each_once(1, *outputs)
 
 
@@ -265,9 +255,7 @@ def test_a_record_that_fails_is_cut_out_of_a_batch_that_was_begun_under_old_name
 ) -> None:
     name, (x, y), letters = topic(), outputs, Placed(tmp_path / "letters.db")
     lab.produce(name, "1", "bad", "3")
-    x.before = stall = Stall()
-    with Running(lab.pipeline(name), lab.spark, sink=Outputs(a=x, b=y), **WORDS) as older:
-        assert stall.reached.wait(LIMIT_S)
+    with stalled(lab, name, x, Outputs(a=x, b=y)):
         run(
             lab,
             name,
@@ -276,9 +264,6 @@ def test_a_record_that_fails_is_cut_out_of_a_batch_that_was_begun_under_old_name
             dead_letters=letters,
             policies=Policies(poison="quarantine"),
         )
-        stall.go.set()
-        with pytest.raises(Fenced):
-            older.end()
     for each in outputs:
         assert each.counted() == {(0, 0): 1, (0, 2): 1}
     assert letters.counted() == {(0, 1): 1}
@@ -303,13 +288,8 @@ def test_an_output_that_was_added_gets_its_void_mark_under_its_first_name(
     name, (x, y) = topic(), outputs
     lab.produce(name, "1")
     die(lab, name, x, "before", Outputs(a=x))
-    y.before = stall = Stall()
-    with Running(lab.pipeline(name), lab.spark, sink=Outputs(added=y, a=x), **WORDS) as older:
-        assert stall.reached.wait(LIMIT_S)
+    with stalled(lab, name, y, Outputs(added=y, a=x)):
         run(lab, name, sink=Outputs(a=x, other=y), policies=DROP)
-        stall.go.set()
-        with pytest.raises(Fenced):
-            older.end()
     each_once(1, *outputs)
 
 

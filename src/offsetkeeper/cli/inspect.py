@@ -12,6 +12,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds, shown
 from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Guarantee, Snapshot, check_group
 from offsetkeeper.core.offsets import TopicPartition, topics_of
 from offsetkeeper.core.plan import Policies
@@ -91,7 +92,7 @@ def show(
         say(f"batch {found.unsettled.id} was dropped by a reset; the next start asks the outputs whether they have it")
     for output, (sequence, _) in found.landed.items():
         has = f"has all committed batches, up to {sequence}" if sequence else "has no batch yet"
-        say(f"{f'output {output}' if output else 'the output'} {has}")
+        say(f"{listed_name(output)} {has}")
     if found.missing:
         say(f"the store has lost the positions of {listed(sorted(found.missing), ', ')}: the next start is refused")
     for query, batch in sorted(found.queries.items()):
@@ -229,7 +230,7 @@ def _policies(texts: list[str]) -> Policies:
 
 
 def _begun(pending: Batch) -> str:
-    had = [f"output {name} has it" if name else "the output has it" for name in pending.written]
+    had = [f"{listed_name(name)} has it" for name in pending.written]
     had += [f"it was begun by a program that {pending.program}"] if pending.program else []
     had += [f"output {name} may have it" for name in pending.lands_in if name and name not in pending.written]
     return "\n".join([f"batch {pending.id} is pending (begun, not committed):", pending.lines(), *had])

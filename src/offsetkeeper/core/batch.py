@@ -47,6 +47,15 @@ class Program(NamedTuple):
         old, new = began._by_place(), self._by_place()
         return {new[place]: name for place, name in old.items() if new.get(place, name) != name}
 
+    def widened(self, here: Program) -> Program:
+        """Return this program with the outputs that a redeploy of it has beside those of this one."""
+        renamed = here.old_names(self)
+        added = here.outputs.keys() - renamed.keys() - self.outputs.keys() - {DEAD_LETTERS}
+        return self._replace(
+            outputs={**self.outputs, **{name: each for name, each in here.outputs.items() if name in added}},
+            places={**self.places, **{name: each for name, each in here.places.items() if name in added}},
+        )
+
     def _by_place(self) -> dict[tuple[str, str], str]:
         """Return the names of outputs by target and place; not of those that do not tell it, or that share it."""
         outputs = [(name, each) for name, each in self.outputs.items() if name != DEAD_LETTERS]
@@ -129,6 +138,15 @@ class Batch:
     def goes_into(self, output: str) -> bool:
         """Return whether the batch goes into an output of its program: the dead letters', or each of the others."""
         return (output == DEAD_LETTERS) == (self.kind is Kind.DEAD_LETTERS)
+
+    def old_names(self, here: Program | None) -> dict[str, str]:
+        """Return the outputs of a program that this batch has under another name; see `Program.old_names`.
+
+        That of dead letters never changes.
+        """
+        if here is None or self.program is None or self.kind is Kind.DEAD_LETTERS:
+            return {}
+        return here.old_names(self.program)
 
     @property
     def id(self) -> str:

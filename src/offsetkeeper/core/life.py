@@ -85,8 +85,8 @@ added gets the batch too: a start that finishes the batch first notes it in the 
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
 number is `MarkMismatch`. Each refuses the start until the restore is undone, or `adopt` accepts the mark. An output
-that keeps no mark says nothing of this. The outputs of another program lack batches, and that is no loss. So some lines
-are asked even before the marks: the one of "own", and in both tables those of names and of marked outputs that are
+that keeps no mark cannot show this. Outputs of another program lack batches, which is no loss. So a start asks these
+lines before it compares marks: the one of "own", and in both tables those of names and of marked outputs that are
 others.
 
 **The plan.** A start plans where it reads on before it does what the table says. FINISH and COUNT: it plans from the
@@ -276,23 +276,17 @@ class Situation:
         return sorted(there | {*self.batch.written_unmarked} if self.elsewhere else there)
 
     @property
-    def named_here(self) -> Sequence[str]:
+    def named_here(self) -> list[str]:
         """The names of the program's outputs, as it has them."""
-        renamed = self.program.old_names(self.batch.program) if self.program and self.batch.program else {}
-        now = {old: name for name, old in renamed.items()}
+        now = {old: name for name, old in self.batch.old_names(self.program).items()}
         return [now.get(name, name) for name in self.outputs]
 
     @property
     def taken(self) -> dict[str, str]:
         """The renamed outputs whose name another one had, or has now: by their name, the old one."""
-        if self.batch.program is None or self.program is None or self.batch.kind is Kind.DEAD_LETTERS:
-            return {}
-        renamed = self.program.old_names(self.batch.program)
-        return {
-            name: old
-            for name, old in renamed.items()
-            if old in self.program.outputs or name in self.batch.program.outputs
-        }
+        began, here = (each.outputs if each else {} for each in (self.batch.program, self.program))
+        renamed = self.batch.old_names(self.program)
+        return {name: old for name, old in renamed.items() if old in here or name in began}
 
     @property
     def foreign(self) -> bool:

@@ -242,6 +242,11 @@ def named(output: str) -> str:
     return f"output {output!r}" if output else "the output"
 
 
+def listed_name(output: str) -> str:
+    """Return the name of an output for lists, without quotes; see `named`."""
+    return f"output {output}" if output else "the output"
+
+
 def mismatch(batch: Batch) -> tuple[str, str]:
     """Return what the ledger has if an output has another batch with the same sequence, and the cause."""
     return f"the ledger has batch {batch.id} there, with other ranges", "two ledgers write into one output"

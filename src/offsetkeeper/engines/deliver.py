@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from offsetkeeper.core.batch import Batch, Kind, Program
+from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks
-from offsetkeeper.core.model import Guarantee, Landed
+from offsetkeeper.core.model import Guarantee, Landed, Snapshot
 from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.interrupted import interrupted, tries_of_a_task
@@ -172,6 +172,7 @@ class Delivery:
     streams: bool = False
     program: Callable[[Iterable[str]], Program] | None = None
     prepared: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
+    _here: Program | None = field(default=None, init=False)
     _found: dict[str, str] = field(default_factory=dict, init=False)  # the targets of outputs at the start
 
     def prepare(self) -> None:
@@ -197,21 +198,12 @@ class Delivery:
         return [self._old_names.get(name, name) for name in self.asked.outputs.sinks]
 
     @property
-    def program_here(self) -> Program:
-        """What the outputs of this delivery write to, by the names of `names`."""
-        here, names = self._program(), {name: self._old_names.get(name, name) for name in self.asked.outputs.sinks}
-        return here._replace(
-            outputs={names[name]: each for name, each in here.outputs.items() if name in names},
-            places={names[name]: each for name, each in here.places.items() if name in names},
-        )
-
-    @property
     def _old_names(self) -> dict[str, str]:
-        snapshot = self.ledger.snapshot
-        batch = snapshot.pending or snapshot.unsettled
-        if batch is None or batch.program is None or batch.kind is Kind.DEAD_LETTERS:  # their name never changes
+        batch = self.ledger.snapshot.pending or self.ledger.snapshot.unsettled
+        if batch is None:
             return {}
-        return self._program().old_names(batch.program)
+        self._here = self._here or self._program()  # once, as this is asked several times for each batch
+        return batch.old_names(self._here)
 
     def _program(self, topics: Iterable[str] = ()) -> Program:
         return (self.program or self.asked.program)(topics)
@@ -219,7 +211,7 @@ class Delivery:
     def landings(self, *, anew: bool = False) -> dict[str, Landing]:
         """Return what the marks say of the pending or unsettled batch; outputs that commit with the ledger lack it.
 
-        The result is empty if there is no such batch, or no output keeps a mark.
+        Without such a batch, or without outputs that keep a mark, the result is empty.
 
         Args:
             anew: whether the batch was begun for other outputs. What the ledger knows of these names is of those.
@@ -236,32 +228,24 @@ class Delivery:
             name: self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
             for name, joiner in self.outputs.joiners.items()
         }
-        seen = self._seen(once)
-        marks = {name: found.mark for name, found in seen.items()}
-        expiring = {name for name, each in once.items() if each.lander.expires}
         renamed = {name: each for name, each in self.prepared.once.items() if name in self._old_names}
-        for name, found in seen.items():
-            self._found.setdefault(self._now(name), found.target)
-        lost = {name: once[name].lost(snapshot.landed_in(name), found) for name, found in seen.items()}
-        now = self._seen(renamed)
-        newest = max(
-            (
-                each.sequence
-                for each in (*beside.values(), *marks.values(), *(found.mark for found in now.values()))
-                if each
-            ),
-            default=0,
-        )
+        seen, seen_anew = self._seen(once), self._seen(renamed)
+        marks = {name: found.mark for name, found in seen.items()}
+        new_marks = {name: found.mark for name, found in seen_anew.items()}
+        expiring = {name for name, each in once.items() if each.lander.expires}
+        for name, found in {**seen, **seen_anew}.items():
+            self._found.setdefault(name, found.target)
+        every = (*beside.values(), *marks.values(), *new_marks.values())
+        newest = max((each.sequence for each in every if each is not None), default=0)
         # A run that lives may have landed batches since the ledger was loaded.
         reached = self.ledger.later().sequence if newest > snapshot.sequence else snapshot.sequence
         for name, mark in beside.items():
             check_left(group, name, mark, reached)
-        check_marks(snapshot, marks, expiring, lost, reached)
-        # The next batch is begun under the new names. What is wrong there is told before this one is finished.
-        gone = {name: renamed[name].lost(snapshot.landed_in(name), found) for name, found in now.items()}
+        check_marks(snapshot, marks, expiring, _lost(snapshot, once, seen), reached)
+        # The next batch is begun under the new names. A mark there that does not fit forbids to finish this one.
         pending = snapshot.pending and replace(snapshot.pending, written=tuple(renamed))
         later = replace(snapshot, pending=pending, unsettled=None)
-        check_marks(later, {name: found.mark for name, found in now.items()}, {*renamed}, gone, reached)
+        check_marks(later, new_marks, {*renamed}, _lost(later, renamed, seen_anew), reached)
         batch = snapshot.pending or snapshot.unsettled
         if not once or batch is None:
             return {}
@@ -476,11 +460,7 @@ class Delivery:
     def _landed_in(self, name: str) -> Landed:
         """Return the last batch in an output; before the first one, the target that this run has found at its start."""
         landed = self.ledger.snapshot.landed_in(name)
-        return landed if landed.sequence else landed._replace(target=self._found.get(self._now(name), ""))
-
-    def _now(self, name: str) -> str:
-        """Return the name that the program has for an output of `names`."""
-        return next((now for now, old in self._old_names.items() if old == name), name)
+        return landed if landed.sequence else landed._replace(target=self._found.get(name, ""))
 
     def _write_one(self, name: str, shown: Batch, frame: DataFrame, check: Callable[[], object]) -> Written:
         """Write a separate output."""
@@ -542,3 +522,8 @@ class Delivery:
     def _cluster(self) -> Cluster:
         """Kafka. Consumers of the connector cannot be asked where they are: a client that connects now is like them."""
         return self.asked.cluster.anew() if isinstance(self.asked.reader, ConnectorReader) else self.asked.cluster
+
+
+def _lost(ledger: Snapshot, once: Mapping[str, Once], seen: Mapping[str, Seen]) -> dict[str, str]:
+    """Return of each output why rows that the ledger knows there are gone; empty if they are there."""
+    return {name: once[name].lost(ledger.landed_in(name), found) for name, found in seen.items()}

@@ -352,15 +352,9 @@ class Direct:
         pending = self.ledger.snapshot.pending
         if pending is None or pending.program is None or pending.kind is Kind.DEAD_LETTERS:
             return
-        here = self.delivery.program_here
-        outputs = {**here.outputs, **pending.program.outputs}
-        if outputs != pending.program.outputs:
-            places = {name: at for name, at in here.places.items() if name not in pending.program.outputs}
-            program, why = (
-                pending.program._replace(outputs=outputs, places={**pending.program.places, **places}),
-                "it also goes into outputs that a redeploy has added",
-            )
-            self.ledger.begin(pending, program=program, reason=why)
+        program = pending.program.widened(self.asked.program(()))
+        if program != pending.program:
+            self.ledger.begin(pending, program=program, reason="it also goes into outputs that a redeploy has added")
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""

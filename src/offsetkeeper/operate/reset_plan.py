@@ -18,6 +18,7 @@ from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, check_query
 from offsetkeeper.core.bounds import Bounds, Standing, is_another, seen_at, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
+from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Count, Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition, check_offset, check_partition
 from offsetkeeper.core.outside import TooManyValues, load_json
@@ -79,10 +80,10 @@ class Dropped(NamedTuple):
                 "batch. Otherwise they are read again, and come twice into outputs that have it: "
                 + listed(self.stays, ", ")
             )
-        notes += [f"{f'output {name}' if name else 'the output'} already has that batch" for name in self.written]
+        notes += [f"{listed_name(name)} already has that batch" for name in self.written]
         left = [name for name in self.lands_in if name not in self.written]
         notes += [
-            f"{f'output {name}' if name else 'the output'} may have that batch: the next start asks the output "
+            f"{listed_name(name)} may have that batch: the next start asks the output "
             "and writes the answer to the history"
             for name in left
         ]

@@ -34,9 +34,9 @@ class Outputs:
     """Several sinks, written one after the other in the given order: `Outputs(orders=Table(…), audit=Function(…))`.
 
     The ledger records each output that has the batch, by the output's name: when this run or the next one tries the
-    batch again, it skips that output. If the name changes, a start finds the output by its target. So an output that
-    does not tell its target, such as a function, must keep its name. Outputs that share the store's transaction need no
-    such record: they are written last, all in the transaction that commits the offsets.
+    batch again, it skips that output. If the name changes, a start finds the output by its place, see `Sink`. So an
+    output that does not tell its place, such as a function, must keep its name. Outputs that share the store's
+    transaction need no such record: they are written last, all in the transaction that commits the offsets.
 
     The pipeline's function returns one frame for all outputs, or a dict with a frame for each name.
 
@@ -95,11 +95,7 @@ class Outputs:
         Raises:
             GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `Sink.prepare`.
         """
-        ways = {name: self._way(name, store, guarantee) for name in self.sinks}
-        return Prepared(
-            {name: way for name, way in ways.items() if not isinstance(way, Joiner)},
-            {name: way for name, way in ways.items() if isinstance(way, Joiner)},
-        )
+        return Prepared.of({name: self._way(name, store, guarantee) for name in self.sinks})
 
     @contextmanager
     def frames(
@@ -146,7 +142,7 @@ class Outputs:
             raise GuaranteeRefused(
                 f"{self.sinks[name]!r} keeps a mark, so each batch is written once: use exactly_once"
             )
-        return Once(way, name, frozenset(self.sinks.keys() - {name}))
+        return Once(way, name)
 
     def _made(self, records: DataFrame, batch: Batch, process: Process | None) -> Frames:
         if process is None:
@@ -168,18 +164,22 @@ class Prepared:
     writers: Mapping[str, Writer | Once]
     joiners: Mapping[str, Joiner]
 
+    @classmethod
+    def of(cls, ways: Mapping[str, Writer | Once | Joiner]) -> Self:
+        """Return outputs under these names; one that keeps a mark keeps that of its name."""
+        once = {name: way for name, way in ways.items() if isinstance(way, Once)}
+        marked = {name: replace(way, output=name, beside=frozenset(ways.keys() - {name})) for name, way in once.items()}
+        every = {**ways, **marked}
+        return cls(
+            {name: way for name, way in every.items() if not isinstance(way, Joiner)},
+            {name: way for name, way in every.items() if isinstance(way, Joiner)},
+        )
+
     def under(self, old_names: Mapping[str, str]) -> Prepared:
-        """Return the same outputs under their old names, with the marks of these; see `Program.old_names`."""
+        """Return the same outputs under their old names; see `Program.old_names`."""
         if not old_names:
             return self
-        writers = {old_names.get(name, name): way for name, way in self.writers.items()}
-        joiners = {old_names.get(name, name): way for name, way in self.joiners.items()}
-        names = frozenset({*writers, *joiners})
-
-        def named(name: str, way: Writer | Once) -> Writer | Once:
-            return replace(way, output=name, beside=names - {name}) if isinstance(way, Once) else way
-
-        return Prepared({name: named(name, way) for name, way in writers.items()}, joiners)
+        return Prepared.of({old_names.get(name, name): way for name, way in {**self.writers, **self.joiners}.items()})
 
     @property
     def once(self) -> dict[str, Once]:

@@ -30,8 +30,8 @@ class WriteTimes:
     Attributes:
         over: window of the last landing whose job is over: no attempt of it can begin any more.
         asked_us: when it was last known that attempt `over.after` was among the newest; 0 if that is unknown.
-        floor: newest write time of all groups and outputs in the keyspace when the run began: they may have written
-            the same keys, with a clock that was ahead.
+        floor: newest write time of all groups and outputs in the keyspace when the run began, and of its own landings
+            since: they may have written the same keys, under another name or with a clock that was ahead.
         ahead: microseconds by which the servers' clock is ahead of this one; 0 if it is not.
     """
 

@@ -269,7 +269,7 @@ class Promises:
         for name in outputs:
             there = [row.record for row in self._world.rows_of(name, program) if row.batch == batch_id]
             lacking = wanted - {(record[0], record[2], record[3]) for record in there}
-            if lacking and batch_id not in self._world.gone(name):  # the next landing tells that
+            if lacking and batch_id not in self._world.gone(name):  # the next landing finds rows that a backup lacks
                 self._broken("b", f"batch {batch_id} {what}, and {name!r} lacks {sorted(lacking)}")
 
     def _check_drop(self, before: Snapshot) -> None:

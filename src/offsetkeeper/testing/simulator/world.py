@@ -276,8 +276,8 @@ class World:
         """Return the marks of the outputs that keep one."""
         return {
             name: each.look(MarkKey(GROUP, name)).mark
-            for now, each in self._marked().items()
-            for name in sorted({now, *each.marks})
+            for first, each in self._marked().items()
+            for name in sorted({first, *each.marks})
         }
 
     def landed_in(self, snapshot: Snapshot, output: str) -> int:
