@@ -374,11 +374,29 @@ def test_a_place_has_all_that_decides_where_a_mark_is_and_no_secret(one: Any, ot
     assert place_of(one) != place_of(other)
 
 
-def test_an_output_that_shares_its_target_is_not_guessed(lab: Lab, topic: NewTopic, tmp_path: Path) -> None:
+def test_outputs_that_share_their_place_may_not_be_renamed_while_a_batch_is_pending(
+    lab: Lab, topic: NewTopic, tmp_path: Path
+) -> None:
     name, x = topic(), Placed(tmp_path / "x.db")
     lab.produce(name, "1")
     die(lab, name, x, "after", Outputs(a=x))
-    with pytest.raises(StartRefused, match="may be in output 'a', which keeps a mark, but the program has no"):
-        run(lab, name, sink=Outputs(b=x, c=replace(x)))
+    for pending in ("own", "drop"):
+        with pytest.raises(StartRefused, match="was begun for output 'a', and several outputs have its place"):
+            run(lab, name, sink=Outputs(b=x, c=replace(x)), policies=Policies(pending=pending))
     run(lab, name, sink=Outputs(b=x))
     each_once(1, x)
+
+
+def test_an_output_that_a_redeploy_adds_in_the_place_of_another_may_not_be_renamed_before_its_batch_is_done(
+    lab: Lab, topic: NewTopic, tmp_path: Path
+) -> None:
+    """It had the batch under its first name, and got it once more under the next one."""
+    name, x = topic(), Placed(tmp_path / "x.db")
+    more = replace(x)
+    lab.produce(name, "1")
+    die(lab, name, x, "before", Outputs(a=x))
+    die(lab, name, more, "after", Outputs(a=x, added=more))
+    with pytest.raises(StartRefused, match="was begun for output 'added', and several outputs have its place"):
+        run(lab, name, sink=Outputs(a=x, other=more))
+    run(lab, name, sink=Outputs(a=x, added=more))
+    assert x.counted() == {(0, 0): 2}  # once from each output

@@ -103,7 +103,9 @@ def _marks(batch: Batch, one: Landing | None, two: Landing | None) -> tuple[tupl
     return ((names[0], one), (names[1], two))
 
 
+SHARED = replace(BATCH, program=program_of(("t",), {"one": "Table z", "more": "Table z"}))
 EVERY = [*situations()]
+EVERY += [replace(each, batch=SHARED) for each in EVERY[::5] if each.batch is BATCH]
 
 
 def documented() -> dict[str, list[tuple[str, str]]]:
@@ -151,10 +153,10 @@ def test_a_start_never_loses_or_doubles_rows_against_guarantee_and_policy() -> N
     for found in EVERY:
         fate, letters = attempt(at_start, found), found.batch.lands_in == ("dead_letters",)
         if found.policies.pending == "drop":
-            assert fate is (StartRefused if found.astray or found.taken else Fate.DROP), found
+            assert fate is (StartRefused if found.astray or found.taken or found.unclear else Fate.DROP), found
             continue
         foreign = found.foreign and found.policies.pending == "own"
-        if foreign or found.moved or found.taken or {*found.batch.lands_in} - {*found.outputs}:
+        if foreign or found.moved or found.taken or found.unclear or {*found.batch.lands_in} - {*found.outputs}:
             assert fate is StartRefused, found
         if found.guarantee is Guarantee.AT_MOST_ONCE:
             assert fate in {Fate.COUNT, StartRefused}, found
@@ -219,8 +221,9 @@ def test_an_unsettled_batch_counts_only_if_all_outputs_have_it_and_no_state_lack
             assert found.had, found
             assert found.query is None, found
         gone = found.marked is not None and {*found.batch.lands_in} - {*found.marked}
-        if found.policies.pending == "drop" or found.taken:
-            assert (fate is StartRefused) is bool(found.taken), found
+        names = bool(found.taken or found.unclear)
+        if found.policies.pending == "drop" or names:
+            assert (fate is StartRefused) is names, found
         elif gone or found.astray or (found.diverted and found.having):
             assert fate is StartRefused, found
         else:
@@ -386,6 +389,30 @@ def test_an_output_is_known_by_its_place(began: dict[str, str], here: dict[str, 
     assert program_of((), here).old_names(program_of((), began)) == renamed
     elsewhere = program_of((), here)._replace(places=dict.fromkeys(here, "another server"))
     assert elsewhere.old_names(program_of((), began)) == {}
+
+
+@pytest.mark.parametrize(
+    ("began", "here", "unclear"),
+    [
+        ({"a": "Table x"}, {"b": "Table x"}, []),
+        ({"a": "Table x"}, {"b": "Table x", "c": "Table x"}, ["a"]),
+        ({"a": "Table x", "b": "Table x"}, {"c": "Table x"}, ["a", "b"]),
+        ({"a": "Table x", "b": "Table x"}, {"a": "Table x", "c": "Table x"}, ["b"]),
+        ({"a": "Table x", "b": "Table x"}, {"a": "Table x"}, []),  # it is left out, not renamed
+        ({"a": "Table x"}, {"a": "Table x", "b": "Table x"}, []),
+        ({"a": "Table x"}, {"a": "Table y", "b": "Table x", "c": "Table x"}, ["a"]),
+        ({"a": "Function", "b": "Function"}, {"c": "Function"}, []),
+    ],
+)
+def test_an_output_that_shares_its_place_is_not_guessed(
+    began: dict[str, str], here: dict[str, str], unclear: list[str]
+) -> None:
+    batch = replace(BATCH, program=program_of((), began))
+    assert batch.unclear(program_of((), here)) == unclear
+    found = Situation(batch, AT, (), Guarantee.EXACTLY_ONCE, Policies(), (*began,), program=program_of((), here))
+    assert found.unclear == unclear
+    assert replace(found, guarantee=Guarantee.AT_LEAST_ONCE).unclear == []  # there are no marks
+    assert replace(found, batch=replace(batch, lands_in=("dead_letters",))).unclear == []
 
 
 @pytest.mark.parametrize("here", [{"two": "Table x", "one": "Table y"}, {"other": "Table x"}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,7 +44,20 @@ class Program(NamedTuple):
         The places tell it. An output has its name if it does not tell its place, or if another one writes there too.
         """
         old, new = began._by_place(), self._by_place()
-        return {new[place]: name for place, name in old.items() if new.get(place, name) != name}
+        once = {place: names[0] for place, names in new.items() if len(names) == 1}
+        return {once[place]: name for place, (name, *more) in old.items() if not more and once.get(place, name) != name}
+
+    def unclear(self, began: Program) -> list[str]:
+        """Return the outputs of a batch's program that may have another name here: several are in their place.
+
+        Nothing tells which of these they are.
+        """
+        new, found = self._by_place(), []
+        for place, names in began._by_place().items():
+            here = new.get(place, [])
+            if len(names) * len(here) > 1 and {*here} - {*names}:
+                found += [name for name in names if name not in here]
+        return found
 
     def widened(self, here: Program) -> Program:
         """Return this program with the outputs that a redeploy of it has beside those of this one."""
@@ -56,12 +68,13 @@ class Program(NamedTuple):
             places={**self.places, **{name: each for name, each in here.places.items() if name in added}},
         )
 
-    def _by_place(self) -> dict[tuple[str, str], str]:
-        """Return the names of outputs by target and place; not of those that do not tell it, or that share it."""
-        outputs = [(name, each) for name, each in self.outputs.items() if name != DEAD_LETTERS]
-        kept = {name: (each, self.places[name]) for name, each in outputs if name in self.places}
-        times = Counter(kept.values())
-        return {each: name for name, each in kept.items() if times[each] == 1}
+    def _by_place(self) -> dict[tuple[str, str], list[str]]:
+        """Return the names of outputs by target and place; not of those that do not tell it."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for name, each in self.outputs.items():
+            if name != DEAD_LETTERS and name in self.places:
+                found.setdefault((each, self.places[name]), []).append(name)
+        return found
 
     def __str__(self) -> str:
         writes = sorted(self.writes(letters=False)) + [f"dead letters to {each}" for each in self.writes(letters=True)]
@@ -147,6 +160,12 @@ class Batch:
         if here is None or self.program is None or self.kind is Kind.DEAD_LETTERS:
             return {}
         return here.old_names(self.program)
+
+    def unclear(self, here: Program | None) -> list[str]:
+        """Return the outputs of this batch that a program may have under another name; see `Program.unclear`."""
+        if here is None or self.program is None or self.kind is Kind.DEAD_LETTERS:
+            return []
+        return here.unclear(self.program)
 
     @property
     def id(self) -> str:

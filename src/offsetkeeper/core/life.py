@@ -4,6 +4,7 @@ In each table the first line that fits decides. The words are explained below th
 
 at a start, of the pending batch of an earlier run:
     a name has gone from one output to another                      StartRefused
+    a new name, and several outputs are in its place; exactly once  StartRefused
     pending="drop", its marked outputs are others than those here   StartRefused
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
@@ -25,6 +26,7 @@ at a start, of the pending batch of an earlier run:
 
 at a start, of an unsettled batch, which a reset has dropped:
     a name has gone from one output to another                      StartRefused
+    a new name, and several outputs are in its place; exactly once  StartRefused
     not "drop", begun for a marked output; none here has that name  StartRefused
     not "drop", its marked outputs are others than those here       StartRefused
     not "drop", one has it, and one in another target than here     StartRefused
@@ -78,9 +80,10 @@ another program, with "finish".
 another name now, it keeps the old one for this batch: it is that one's mark that tells whether it has the batch, and
 changes when it gets it. So the batch lands once, also if a run of the old program still lives, and either program can
 finish it. Only the next batch is begun under the new name. In the tables, a name is always the name in the batch. An
-output that does not tell its place, or shares it with another output, is not found, and counts as a new one. It is
-refused, whatever the policy is, if a name has gone from one output to another. An output that a redeploy has
-added gets the batch too: a start that finishes the batch first notes it in the ledger, by a second `begin`.
+output that does not tell its place is not found, and counts as a new one. It is refused, whatever the policy is, if a
+name has gone from one output to another, or if an output has a new name in a place that several outputs have: nothing
+tells which of them it was. An output that a redeploy has added gets the batch too: a start that finishes the batch
+first notes it in the ledger, by a second `begin`.
 
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
@@ -289,6 +292,11 @@ class Situation:
         return {name: old for name, old in renamed.items() if old in here or name in began}
 
     @property
+    def unclear(self) -> list[str]:
+        """The outputs that the batch was begun for that may have another name here, and nothing tells which."""
+        return self.batch.unclear(self.program) if self.exactly else []
+
+    @property
     def foreign(self) -> bool:
         """Whether another program began the batch: one with no topic in common, or no output of a kind and target."""
         began, here = self.batch.program, self.program
@@ -486,6 +494,13 @@ def _is_taken(found: Situation) -> StartRefused:
     )
 
 
+def _is_unclear(found: Situation) -> StartRefused:
+    return StartRefused(
+        f"batch {found.batch.id} was begun for output {found.unclear[0]!r}, and several outputs have its place, so "
+        "nothing tells which of them it is here. Give the outputs their old names"
+    )
+
+
 def _is_foreign(found: Situation) -> StartRefused:
     return StartRefused(
         f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. A group is for one program: "
@@ -604,8 +619,12 @@ def _runs_its_query(found: Situation) -> bool:
 
 
 _TAKEN = Line("a name has gone from one output to another", lambda s: s.taken, _is_taken, early=True)
+_UNCLEAR = Line(
+    "a new name, and several outputs are in its place; exactly once", lambda s: s.unclear, _is_unclear, early=True
+)
 AT_START = (
     _TAKEN,
+    _UNCLEAR,
     Line(
         'pending="drop", its marked outputs are others than those here',
         lambda s: s.policies.pending == "drop" and s.astray,
@@ -657,6 +676,7 @@ AT_START = (
 )
 WHEN_UNSETTLED = (
     _TAKEN,
+    _UNCLEAR,
     Line(
         'not "drop", begun for a marked output; none here has that name',
         lambda s: s.policies.pending != "drop" and s.unmarked,
