@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -25,15 +26,15 @@ MOST = 700
 """Connections at a time; a process may have 1,024 files unless told otherwise."""
 MOST_OF_ONE = 100
 """Connections of one address at a time, answered or not; those of a trusted proxy are of many clients."""
-LARGEST_HEAD = 65_536
+LARGEST_HEAD = 32_768
 """Bytes of the head of a request: behind a proxy with a login, cookies may take 20 KB."""
-MOST_LINES = 200
+MOST_LINES = 100
 """Lines of the head of a request."""
 DISCARDED = 2**21
 """Bytes that are read and thrown away after the answer to a request that is refused."""
 _PART = 1024  # bytes of a body that are parsed at a time
 _PRINTED = 0x21
-_BLANK = re.compile(rb"[ \t]{65}")  # h11's time for a line grows with the square of these: 16 KB of them took 1.8 s
+_BLANKS = b" " * 65  # h11's time for a line grows with the square of these: 16 KB of them took 1.8 s
 _END = re.compile(rb"\n\r?\n")
 
 
@@ -63,11 +64,12 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.made, self.counted = self.loop.time(), counted_as(self.address)
         self._wait(REQUEST_S)
-        every = [each for each in self.connections if isinstance(each, Connection) and not each.gone]
-        same = [each for each in every if each.counted == self.counted]
-        if len(every) > MOST:
+        every: Iterable[Any] = self.connections
+        if len(self.connections) > MOST:
             self._longest(every).let_go()
-        elif len(same) > MOST_OF_ONE and not self._is_proxy():
+            return
+        same = [each for each in every if each.counted == self.counted]
+        if len(same) > MOST_OF_ONE and not self._is_proxy():
             self._longest(same).let_go()
 
     def data_received(self, data: bytes) -> None:
@@ -126,9 +128,10 @@ class Connection(H11Protocol):
         return self.client[0] if self.client else ""
 
     def let_go(self) -> None:
-        """Close it. It is gone only later, and is not let go twice."""
+        """Close it. It is gone only later, but counts no more."""
         self._settle()
         self.gone = True
+        self.connections.discard(self)
         self.transport.abort()
 
     def _begin(self) -> None:
@@ -153,7 +156,7 @@ class Connection(H11Protocol):
             self._refuse(400, "it does not begin with a method")
         elif len(head) >= LARGEST_HEAD or head.count(b"\n") > MOST_LINES:
             self._refuse(431, f"its head has more than {LARGEST_HEAD:,} bytes or {MOST_LINES} lines")
-        elif _BLANK.search(head, max(0, before - 64)):
+        elif _BLANKS in head[max(0, before - 64) :].replace(b"\t", b" "):
             self._refuse(400, "it has too many blanks in a row")
         elif found:
             self._head = b""
@@ -221,4 +224,5 @@ class _ReadsOn:
     def close(self) -> None:
         """Send what is left, and then the end."""
         if not self._transport.is_closing():
-            self._transport.write_eof()
+            with suppress(OSError):  # the client has gone, and the loop does not know it yet
+                self._transport.write_eof()

@@ -26,6 +26,8 @@ from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.webhook import Webhook
 
 _GRACE_S = 3
+_AT_ONCE = 16  # connections that are let in before others have their turn
+_WAITING = 1024  # connections that wait to be let in; the network lets a client ask again after a second, or three
 _SWITCH_S = 0.001  # between threads: else a page waits long for the poll that is under way
 
 
@@ -69,6 +71,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     """
     for name in ("offsetkeeper.kafka", "offsetkeeper.core.retry"):  # an outage is logged once, not at each try
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # else strangers who go away fill the log
     sys.setswitchinterval(_SWITCH_S)
     tell = _teller(settings)
     poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
@@ -85,6 +88,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
         forwarded_allow_ips=[*settings.proxies],
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
+        backlog=_AT_ONCE,
     )
     with _listen(settings.host, settings.port) as listener:
         ready(_url(listener))
@@ -93,11 +97,17 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
 
 
 class _Server(uvicorn.Server):
-    """Lets go of the pages that listen before it waits for its connections to end."""
+    """Lets clients in by turns, and lets go of the pages that listen before it waits for its connections to end."""
 
     def __init__(self, config: uvicorn.Config, poller: Poller) -> None:
         super().__init__(config)
         self._poller = poller
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin. For asyncio, those that wait and those that are let in at once are one number."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_WAITING)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop. Uvicorn's own method would raise the signal again at the end, as after a failure."""
