@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import Batch, Pipeline
 from offsetkeeper.errors import OffsetkeeperError
+from offsetkeeper.sinks import Outputs, Table, Topic
 
 
 def count(frame: DataFrame, _: Batch) -> None:
@@ -22,17 +24,35 @@ def count(frame: DataFrame, _: Batch) -> None:
     frame.count()
 
 
-def run(spark: SparkSession, pipeline: Pipeline, _: str) -> int:
+def number(frame: DataFrame, _: Batch) -> dict[str, DataFrame]:
+    """Return for each table the number of each record, and for the topic the records."""
+    rows = frame.selectExpr("offset as id")
+    return {"one": rows, "other": rows, "copy": frame.selectExpr("key", "value")}
+
+
+def outputs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that write into two databases and a topic, exactly once; none without them."""
+    if not given:
+        return {"process": count}
+    sink = Outputs(
+        one=Table(given["one"], "shown"),
+        other=Table(given["other"], "shown"),
+        copy=Topic(*given["topic"], **given["kafka"]),
+    )
+    return {"process": number, "sink": sink, "guarantee": "exactly_once"}
+
+
+def run(spark: SparkSession, pipeline: Pipeline, _: str, words: dict[str, Any]) -> int:
     """Return how many records a run reads."""
-    return pipeline.run(spark, count, until="caught_up").offsets
+    return pipeline.run(spark, **words, until="caught_up").offsets
 
 
-def start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> int:
+def start(spark: SparkSession, pipeline: Pipeline, checkpoint: str, words: dict[str, Any]) -> int:
     """Return how many records a query reads."""
     told: list[int] = []
     trigger = {"availableNow": True}
     with pipeline.start(
-        spark, count, checkpoint=checkpoint, trigger=trigger, on_progress=lambda each: told.append(each.records)
+        spark, **words, checkpoint=checkpoint, trigger=trigger, on_progress=lambda each: told.append(each.records)
     ) as query:
         query.awaitTermination()
     return sum(told)
@@ -49,16 +69,11 @@ def main() -> None:
     for way, given in settings["ways"].items():
         for what in (run, start):
             name = f"{what.__name__} {way}"
-            pipeline = Pipeline(
-                group=name,
-                topics=["orders"],
-                brokers=settings["brokers"],
-                store=f"sqlite:///{settings['folder']}/offsets.db",
-                start="earliest",
-                **given,
-            )
+            words = {"store": f"sqlite:///{settings['folder']}/offsets.db", "start": "earliest", **given}
+            how = outputs(words.pop("outputs", {}))
+            pipeline = Pipeline(group=name, topics=["orders"], brokers=settings["brokers"], **words)
             try:
-                found[name] = what(spark, pipeline, f"{settings['folder']}/{name}")
+                found[name] = what(spark, pipeline, f"{settings['folder']}/{name}", how)
             except OffsetkeeperError as error:
                 found[name] = str(error)
     print(json.dumps(found), flush=True)  # noqa: T201 - for the test

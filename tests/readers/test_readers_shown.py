@@ -13,15 +13,18 @@ import sys
 import urllib.request
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pymysql
 import pytest
 
-from fixtures.guarded import LOGIN, PASSWORD, Guarded, options
+from fixtures.guarded import LOGIN, PASSWORD, Guarded, Right, options
 from offsetkeeper.kafka.java import literal_secrets
 from offsetkeeper.testing.artifacts import fetch_jars
+from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.server import free_port
 from offsetkeeper.testing.spark import SparkConnectServer
 from readers import shown_child
@@ -67,8 +70,34 @@ def session(kind: str, folder: Path, ui_port: int) -> Iterator[dict[str, Any]]:
             assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
 
 
+@pytest.fixture
+def outputs(guarded: Guarded, database: str, mariadb_server: MariaDBServer) -> dict[str, Any]:
+    """A table in each of two databases, and a topic, whose URLs and settings have the password."""
+    with psycopg.connect(database) as connection:
+        connection.execute("create table shown (id bigint)")
+    name = mariadb_server.create_database()
+    with pymysql.connect(host="127.0.0.1", port=mariadb_server.port, user="root", ssl_disabled=True) as root:
+        for statement in (
+            f"create user {name}@'127.0.0.1' identified by '{PASSWORD}'",
+            f"grant all on {name}.* to {name}@'127.0.0.1'",
+            f"create table {name}.shown (id bigint)",
+        ):
+            root.cursor().execute(statement)
+    guarded.server.create_topic(name)
+    rights = [Right("TOPIC", name, "ALL"), Right("GROUP", "offsetkeeper*", "ALL")]
+    kafka = guarded.user([*rights, Right("TRANSACTIONAL_ID", "offsetkeeper*", "ALL")])
+    return {
+        "one": database.replace("postgres@", f"postgres:{PASSWORD}@"),
+        "other": mariadb_server.url(name).replace("root@", f"{name}:{PASSWORD}@"),
+        "topic": [guarded.brokers, name],
+        "kafka": {"kafka": kafka},
+    }
+
+
 @pytest.mark.parametrize("kind", ["classic", "connect"])
-def test_a_password_is_shown_nowhere(kind: str, guarded: Guarded, fill: Callable[..., None], tmp_path: Path) -> None:
+def test_a_password_is_shown_nowhere(
+    kind: str, guarded: Guarded, fill: Callable[..., None], tmp_path: Path, outputs: dict[str, Any]
+) -> None:
     if "orders" not in guarded.server.topics():
         guarded.server.create_topic("orders")
         guarded.allow("orders", "READ")
@@ -80,6 +109,7 @@ def test_a_password_is_shown_nowhere(kind: str, guarded: Guarded, fill: Callable
         "packed": {"reader": "packed", "kafka": options()},
         "connector": {"reader": "connector", "kafka": options()},
         "by reference": {"reader": "connector", "kafka": {**options(), **PROVIDERS, **reference}},
+        "outputs": {"reader": "packed", "kafka": options(), "store": outputs["one"], "outputs": outputs},
     }
     shown = tmp_path / "shown"
     shown.mkdir()
@@ -95,6 +125,7 @@ def test_a_password_is_shown_nowhere(kind: str, guarded: Guarded, fill: Callable
     told = [b"SparkListenerJobStart", b'command: "***"' if kind == "connect" else b"Command to send"]
     assert all(any(word in each for each in files.values()) for word in told)  # else there is nothing to see
     assert not [path for path, each in files.items() if shows(each)]
+    assert not (shown / "showing").read_text("utf-8")
 
 
 def read(settings: dict[str, Any], port: int, shown: Path) -> dict[str, Any]:
@@ -105,7 +136,12 @@ def read(settings: dict[str, Any], port: int, shown: Path) -> dict[str, Any]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env={**os.environ, "SPARK_CONNECT_LOG_LEVEL": "debug", "PYSPARK_PYTHON": sys.executable},
+            env={
+                **os.environ,
+                "SPARK_CONNECT_LOG_LEVEL": "debug",
+                "PYSPARK_PYTHON": sys.executable,
+                "TMPDIR": str(shown),
+            },
         )
         assert child.stdin
         assert child.stdout
@@ -118,6 +154,7 @@ def read(settings: dict[str, Any], port: int, shown: Path) -> dict[str, Any]:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}") as answer:
                     (shown / f"page {page.translate({47: 32})}").write_bytes(answer.read())
             (shown / "processes").write_bytes(b"\n".join(commands(child.pid)))
+            (shown / "showing").write_text("\n".join(map(str, showing(shown))), "utf-8")  # some are gone at the end
         finally:
             child.communicate()
     return found
@@ -129,6 +166,14 @@ def commands(pid: int) -> Iterator[bytes]:
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in children.read_text("utf-8").split():
             yield from commands(int(child))
+
+
+def showing(folder: Path) -> Iterator[Path]:
+    """Yield the files that show the password now."""
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # it is gone meanwhile, or is a folder
+            if shows(path.read_bytes()):
+                yield path
 
 
 def shows(content: bytes) -> bool:
