@@ -15,7 +15,9 @@ from pyspark.sql.types import IntegerType
 from engines.lab import Lab
 from engines.marked import Died, Marked, dies
 from offsetkeeper import Batch, Policies
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkError
+from offsetkeeper.operate.outlook import outlook
 from offsetkeeper.sinks import Idempotent, Outputs, Table, Topic
 from sinks.topics import committed
 
@@ -93,6 +95,9 @@ def test_a_crash_at_a_letter_leaves_each_record_in_one_place(
     pending = lab.snapshot().pending
     assert pending is not None
     assert pending.lands_in == ("dead_letters",)
+    ahead = outlook(lab.snapshot(), [], Guarantee.EXACTLY_ONCE, QUARANTINE)
+    assert ahead.why.endswith("if its outputs turn out to have it, it counts as done")
+    assert "policy" not in ahead.why
     run(lab, topics, output, letters, failing)
     both = output.counted() + letters.counted()
     assert letters.counted() == dict.fromkeys(BAD, 2)  # of two topics

@@ -43,6 +43,21 @@ FOUND = {
         "marked, from the earliest",
         (Step("run"), Step("copy"), Step("records arrive"), Step("run"), Step("copy"), Step("reset to the earliest")),
     ),
+    "after copies there and back with runs that read nothing, what the last copy brought was called a gap": (
+        "at least once, from the earliest",
+        (*[Step("run"), Step("copy")] * 2, Step("records arrive"), Step("run"), Step("copy")),
+    ),
+    "what the source had read before a copy, whose history does not reach back so far, was called unread": (
+        "keyed, with a short history",
+        (
+            *(Step(what) for what in ("run", "copy", "records arrive", "copy", "records arrive", "run", "copy")),
+            Step("reset to an offset", 1, 1),
+        ),
+    ),
+    "positions that are forgotten in one cluster were to be known in the other": (
+        "marked, from the earliest",
+        (Step("run"), Step(LEADS), Step("forget"), Step(LEADS)),
+    ),
     "a topic that was made again in a cluster that the brokers are not of was to be known": (
         "two marked, from the earliest",
         (
@@ -55,7 +70,7 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("chains", [150, 100_000])
+@pytest.mark.parametrize("chains", [210, 100_000])
 def test_what_previews_promise_is_what_comes(chains: int) -> None:
     """The same chains each time: up to six acts, with runs, crashes and events between them."""
     broken = wander_chains("previews", chains)

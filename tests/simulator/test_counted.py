@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.forget import Forgetting
 from offsetkeeper.operate.reset import apply_reset, plan_rewind
@@ -32,6 +33,17 @@ def test_what_a_function_may_have_of_a_dropped_batch_is_named_and_comes_again() 
         assert "an output without a mark may have that batch, and cannot be asked" in plan.notes
         group.run()
         assert group.rows() == {(0, 0): 2, (0, 1): 1, (1, 0): 1}
+
+
+def test_what_a_function_may_have_of_a_batch_that_was_dropped_is_named_when_it_is_undone() -> None:
+    """The preview of the undo said "read again 0", and the record came twice."""
+    with died("at least once, from the earliest", it=True) as group:
+        group.reset("latest", P1)
+        plan = group.undo()
+        assert [each for step in plan.steps for each in step.perhaps_again] == [OffsetRange(*P1, 0, 1)]
+        assert any("may come twice: orders 1 0 1" in note for note in plan.notes)
+        group.run()
+        assert group.rows() == {(0, 0): 2, (0, 1): 1, (1, 0): 2, (1, 1): 1}
 
 
 def test_an_undo_of_what_dropped_a_batch_brings_it_back_and_its_records_come_once() -> None:
@@ -156,3 +168,20 @@ def test_what_retention_has_cut_before_a_rewind_is_counted_as_lost_and_the_rest_
         assert sum(step.replayed for step in plan.steps) == len(kept)
         group.run()
         assert group.rows() == {(p, n): 1 + ((p, n) in kept) for p in (0, 1) for n in (0, 1)}
+
+
+def test_after_a_copy_there_and_back_verify_knows_what_was_read_there_and_undo_takes_back_the_newest_reset() -> None:
+    """The history of the other store did not come along: `verify` told a gap, and `undo` took back an older reset."""
+    with counted("marked, from the earliest") as group:
+        group.run()
+        group.reset("earliest", P0)
+        group.happen("copy")
+        group.run()
+        group.reset("earliest", P1)
+        group.happen("copy")
+        assert group.world.store is group.world.origin
+        plan = group.undo()
+        assert [(step.topic_partition, step.replayed, step.skipped) for step in plan.steps] == [(P1, 0, 0)]
+        group.run()
+        assert group.rows() == {(0, 0): 2, (0, 1): 2, (1, 0): 1, (1, 1): 1}
+        assert (group.findings(Kind.GAP), group.findings(Kind.OVERLAP)) == (set(), {(0, 0, 2)})

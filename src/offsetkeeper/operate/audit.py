@@ -27,13 +27,16 @@ class Read(NamedTuple):
 
     Attributes:
         committed: offsets that were committed, as half-open ranges. Those before the first offset in the history count:
-            older entries are pruned.
+            older entries are pruned. So do those that a copy has passed: its source may have read them.
         began: the group had no position before it got this one. Of the offsets below it that were not committed since,
             nothing is known: it may have been moved here from elsewhere. Else 0.
+        perhaps: offsets of batches that were dropped, and that no batch has committed since: outputs without a mark may
+            have them.
     """
 
     committed: tuple[tuple[int, int], ...] = ()
     began: int = 0
+    perhaps: tuple[tuple[int, int], ...] = ()
 
     def between(self, start: int, end: int) -> int:
         """Return how many of these offsets were committed."""
@@ -182,6 +185,9 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions
         chapters |= {tp: [Chapter(at, [])] for tp, at in first.items()}
         for _ in _jumps(entry, known):  # what it finds is for `audit`
             pass
+        for tp, move in entry.moves.items() if entry.event == "copy" else ():  # the source may have read it
+            start = move.before.offset if move.before and not is_another(move.before, move.after) else 0
+            chapters[tp][-1].have(Part(start, max(start, move.after.offset)), whole=True)
     for tp, stored in snapshot.positions.items():
         for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
             pass
@@ -189,11 +195,14 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions
     for tp, at in there.items():
         chapter = next((each for each in chapters.get(tp, ()) if not is_another(each.at, at)), None)
         first_at = began.get(tp)
-        found[tp] = Read(
-            () if chapter is None else tuple(sorted((each.start, each.end) for each in chapter.done)),
-            first_at.offset if first_at is not None and not is_another(first_at, at) else 0,
-        )
+        done, perhaps = ((), ()) if chapter is None else map(_spans, (chapter.done, chapter.perhaps))
+        here = first_at is not None and not is_another(first_at, at)
+        found[tp] = Read(done, first_at.offset if first_at and here else 0, perhaps)
     return found
+
+
+def _spans(parts: Iterable[Part]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((each.start, each.end) for each in parts))
 
 
 def _unbroken(entries: Iterable[Entry], version: int) -> list[Entry]:

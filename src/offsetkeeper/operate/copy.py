@@ -3,7 +3,8 @@
 The first change written to the target has the whole state, with the oldest history entry; each later change adds one
 entry. So the positions are complete and correct whenever a copy dies, and the next copy continues after the last entry
 it finds. A target whose history ends within that of the source gets what follows there: it has been copied from, or to,
-and has not changed since. Any other history stays as it is. The copy holds the group in the target until it is done.
+and no position has changed since. Any other history stays as it is. The copy holds the group in the target until it is
+done.
 
 The content of the target decides whether it may be written, never its URL: a URL does not distinguish two tables of one
 server, and one place can be spelled in two ways. A ledger at other positions is another ledger; a ledger that was made
@@ -30,7 +31,8 @@ from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, Versi
 log = logging.getLogger(__name__)
 _COPY = "copy"
 _HOLDER = "copy of "
-_NEWEST = 100  # entries: copies that moved nothing may be the newest
+_NEWEST = 1000  # entries: those that change no position may be the newest
+_IDLE = {_COPY, "acquire", "release"}
 _OWN_HISTORY = (
     "the target keeps its own history, and gets one entry for the copy: the history of the source does not continue "
     "it. So verify finds gaps or overlaps there, explained by the copy, and undo takes back a reset of the target, "
@@ -224,12 +226,13 @@ def _entries_done(ledger: Ledger, entries: Sequence[Entry]) -> int:
     except CorruptStore as error:
         log.warning("the history of the source does not follow that of the target: %s", error)
         return 0
-    newest = next((entry for entry in found if entry.event != _COPY or entry.moves or entry.forgot), None)
     numbers, known = [entry.change_id for entry in entries], {entry.change_id for entry in found}
+    moving = (entry for entry in found if entry.event not in _IDLE or entry.moves or entry.forgot)
+    newest = next(moving, None) or next((entry for entry in found if entry.change_id in numbers), None)
     if newest is None or newest.change_id not in numbers:
         return 0
     done = numbers.index(newest.change_id) + 1
-    return done + sum(1 for _ in takewhile(known.__contains__, numbers[done:]))  # copies that moved nothing
+    return done + sum(1 for _ in takewhile(known.__contains__, numbers[done:]))  # those that changed no position
 
 
 def _is_copy(owner: Owner | None) -> bool:

@@ -127,6 +127,12 @@ class Step:
         return max(0, self.new.offset - start) - self.read.between(start, self.new.offset)
 
     @property
+    def perhaps_again(self) -> tuple[OffsetRange, ...]:
+        """The ranges of dropped batches that are read again: outputs without a mark may have them."""
+        there = ((max(start, self.new.offset), end) for start, end in self.read.perhaps)
+        return tuple(OffsetRange(*self.topic_partition, start, end) for start, end in there if start < end)
+
+    @property
     def above_beginning(self) -> int:
         """Number of offsets between the new position and the beginning, where retention deletes next."""
         return self.new.offset - self.beginning
@@ -212,6 +218,11 @@ class ResetPlan:
                 "old offsets are of other records: what was not read before the new offsets is skipped"
             )
         notes += self._batches()
+        if perhaps := [each for step in self.steps for each in step.perhaps_again]:
+            notes.append(
+                "outputs without a mark may have these records of batches that were dropped. They are read again, and "
+                f"may come twice: {listed(perhaps, ', ')}"
+            )
         if self.steps:
             notes.append(self._queries())
         notes += [
@@ -658,6 +669,10 @@ def _load_step(raw: Mapping[str, Any]) -> Step:
     tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
     old = None if raw["old"] is None else check_offset(raw["old"])
     new = Position(check_offset(raw["new"]), raw["topic_id"], raw["cluster_id"])
-    committed, began = raw["read"]
-    read = Read(tuple((check_offset(start), check_offset(end)) for start, end in committed), check_offset(began))
+    committed, began, perhaps = raw["read"]
+    read = Read(_load_spans(committed), check_offset(began), _load_spans(perhaps))
     return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]), read)
+
+
+def _load_spans(raw: Iterable[Any]) -> tuple[tuple[int, int], ...]:
+    return tuple((check_offset(start), check_offset(end)) for start, end in raw)

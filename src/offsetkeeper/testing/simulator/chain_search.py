@@ -49,7 +49,9 @@ def groups() -> list[Scenario]:
         "in the transaction": (Guarantee.EXACTLY_ONCE, {"": "joined"}),
         "marked": (Guarantee.EXACTLY_ONCE, {"": "marked"}),
         "two marked": (Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "marked"}),
+        "of both kinds": (Guarantee.EXACTLY_ONCE, {"one": "joined", "two": "marked"}),
         "keyed": (Guarantee.EXACTLY_ONCE, {"": "keyed"}),
+        "marked and keyed": (Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "keyed"}),
         "at least once": (Guarantee.AT_LEAST_ONCE, {"": "apart"}),
     }
     casts: Mapping[str, Mapping[str, Any]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import reduce
 from operator import or_
@@ -50,6 +50,61 @@ class Act(NamedTuple):
     rows: Mapping[str, Counter[Record]]
 
 
+class Account:
+    """What a chain of acts has promised of each record. Pure.
+
+    Args:
+        broken: called with what is wrong.
+        once: whether the group promises exactly once.
+
+    Attributes:
+        acts: that were done, in their order.
+    """
+
+    def __init__(self, broken: Callable[[str], object], *, once: bool) -> None:
+        self._broken, self._once = broken, once
+        self.acts: list[Act] = []
+
+    def last(self, record: Record) -> Act | None:
+        """Return the last act whose preview says anything of a record."""
+        return next((each for each in reversed(self.acts) if record in each.promised), None)
+
+    def check(self, name: str, rows: Counter[Record], there: Collection[Record], unknown: Collection[Record]) -> None:
+        """Hold all acts against the rows of an output, after a run has caught up.
+
+        Args:
+            name: of the output.
+            rows: how often it has each record.
+            there: the records that Kafka holds.
+            unknown: those that the group need not have read.
+        """
+        for record in sorted({*there, *rows}):
+            self._check_times(name, record, rows[record])
+        coming = {Promise.AGAIN, Promise.FRESH}
+        restored = {record for each in self.acts for record in each.restored}
+        for record in sorted(there):
+            last = self.last(record)
+            if (last.promised[record] in coming) if last else record not in unknown:
+                before = last.rows[name][record] if last else 0
+                if rows[record] <= before and not (before and record in restored):
+                    self._broken(f"{record} is to come, and has not: {name!r} has it {before} times, as before")
+
+    def _check_times(self, name: str, record: Record, times: int) -> None:
+        """Check that no more rows of a record came than was promised."""
+        maybe = sum(record in each.may_be_there for each in self.acts)
+        again = sum(each.promised.get(record) in {Promise.AGAIN, Promise.OPEN} for each in self.acts)
+        if self._once and times > 1 + maybe + again:
+            self._broken(
+                f"{record} is {times} times in {name!r}; {again} acts promise it again, {maybe} drop its batch"
+            )
+        last = self.last(record)
+        if last is None or last.promised[record] in {Promise.AGAIN, Promise.FRESH, Promise.OPEN}:
+            return
+        since = times - last.rows[name][record]
+        if since > maybe and (self._once or not maybe):
+            self._broken(f"{record} {last.promised[record].value}; it has come {since} times since")
+
+
 class Previews:
     """Watches one chain of acts.
 
@@ -61,7 +116,7 @@ class Previews:
     def __init__(self, world: World, places: Iterable[ModelPlace]) -> None:
         self._world = world
         self._places = places
-        self._acts: list[Act] = []
+        self._account = Account(self._broken, once=world.scenario.guarantee is Guarantee.EXACTLY_ONCE)
 
     def note(self, plan: ResetPlan, before: Snapshot) -> None:
         """Hold an act that was done just now against the rows that are there.
@@ -70,7 +125,7 @@ class Previews:
             plan: of the act.
             before: the ledger that the act changed.
         """
-        promised = {record: promise for step in plan.steps for record, promise in _promised(step)}
+        promised = {record: promise for step in plan.steps for record, promise in promised_by(step)}
         for step in plan.steps:
             told = Counter(
                 p for record, p in promised.items() if TopicPartition(record[0], record[2]) == step.topic_partition
@@ -79,18 +134,18 @@ class Previews:
                 self._broken(f"{step} says other numbers than {told}")
         there = frozenset[tuple[str, str, int, int]]()
         if plan.drops is not None and before.pending is not None:
-            there = frozenset(_records(before.pending.ranges, before))
+            there = frozenset(records_of(before.pending.ranges, before))
             may = (*plan.drops.again, *plan.drops.stays)
-            at, again = self._world.store.state.snapshot.positions, set(_records(may, before))
+            at, again = self._world.store.state.snapshot.positions, set(records_of(may, before))
             ids = {topic.topic_id for place in self._places for topic in place.topics.values()}
             here = self._world.cluster.place.cluster_id
             away = {tp for tp in at if at[tp].cluster_id != here}  # nobody can see whether topics there were made again
             if again != {r for r in there if (r[1] in ids or TopicPartition(r[0], r[2]) in away) and _comes(r, at)}:
                 self._broken(f"of {sorted(there)} comes again, as the preview says: {sorted(again)}")
         batch = before.unsettled if plan.restores else None
-        restored = frozenset(_records(batch.ranges, self._world.store.state.snapshot) if batch is not None else ())
+        restored = frozenset(records_of(batch.ranges, self._world.store.state.snapshot) if batch is not None else ())
         act = Act(promised, there, restored, {name: self._rows(name) for name in self._world.scenario.every_output})
-        self._acts.append(act)
+        self._account.acts.append(act)
         if self._world.scenario.history >= _WHOLE:
             self._check_truth(act)
 
@@ -103,7 +158,8 @@ class Previews:
         promised = {}
         every = [
             (name, topic.record_id(number, offset), number, offset)
-            for name, topic in world.cluster.place.topics.items()
+            for place in self._places  # the name may lead elsewhere by the next start
+            for name, topic in place.topics.items()
             for number, (beginning, _, end) in enumerate(topic.partitions)  # also in open transactions
             for offset in range(beginning, end)
         ]
@@ -116,7 +172,7 @@ class Previews:
                 promised[record] = Promise.AGAIN if read else Promise.FRESH
             else:
                 promised[record] = Promise.OPEN
-        self._acts.append(Act(promised, frozenset(), frozenset(), rows))
+        self._account.acts.append(Act(promised, frozenset(), frozenset(), rows))
 
     def _check_truth(self, act: Act) -> None:
         """Hold what a preview calls read against the rows that were there. With a short history it may not know."""
@@ -133,40 +189,10 @@ class Previews:
         """Hold all acts against the rows, after a run has caught up."""
         world, unknown = self._world, self._unknown(forgotten=True)
         there = world.cluster.records()
-        restored = {record for each in self._acts for record in each.restored}
         for name in world.scenario.every_output:
-            rows = self._rows(name)
-            for record in sorted({*there, *rows}):
-                self._check_times(name, record, rows[record])
-            coming = {Promise.AGAIN, Promise.FRESH}
-            for record in sorted(there):
-                last = self._last(record)
-                if (last.promised[record] in coming) if last else record not in unknown:
-                    before = last.rows[name][record] if last else 0
-                    if rows[record] <= before and not (before and record in restored):
-                        self._broken(f"{record} is to come, and has not: {name!r} has it {before} times, as before")
+            self._account.check(name, self._rows(name), there, unknown)
         if world.scenario.history >= _WHOLE:
             self._check_findings()
-
-    def _check_times(self, name: str, record: Record, times: int) -> None:
-        """Check that no more rows of a record came than was promised."""
-        once = self._world.scenario.guarantee is Guarantee.EXACTLY_ONCE
-        maybe = sum(record in each.may_be_there for each in self._acts)
-        again = sum(each.promised.get(record) in {Promise.AGAIN, Promise.OPEN} for each in self._acts)
-        if once and times > 1 + maybe + again:
-            self._broken(
-                f"{record} is {times} times in {name!r}; {again} acts promise it again, {maybe} drop its batch"
-            )
-        last = self._last(record)
-        if last is None or last.promised[record] in {Promise.AGAIN, Promise.FRESH, Promise.OPEN}:
-            return
-        since = times - last.rows[name][record]
-        if since > maybe and (once or not maybe):
-            self._broken(f"{record} {last.promised[record].value}; it has come {since} times since")
-
-    def _last(self, record: Record) -> Act | None:
-        """Return the last act whose preview says anything of a record."""
-        return next((each for each in reversed(self._acts) if record in each.promised), None)
 
     def _check_findings(self) -> None:
         """Hold what `verify` finds against the rows: a gap is one in any output, and so is an overlap."""
@@ -184,6 +210,7 @@ class Previews:
         most: Counter[Record] = reduce(or_, every)
         overlaps = Counter((r[0], r[2], r[3]) for r, n in most.items() for _ in range(n - 1))
         once = world.scenario.guarantee is Guarantee.EXACTLY_ONCE
+        gaps |= told[Kind.GAP] & self._lost(most)
         for topic, _, partition, offset in self._unknown():  # nobody knows whether they were read elsewhere before
             del told[Kind.OVERLAP][topic, partition, offset], overlaps[topic, partition, offset]
         asked = world.scenario.marked  # the ledger knows what they have
@@ -203,10 +230,13 @@ class Previews:
 
     def _passed(self) -> set[Record]:
         """Return the records between where the group began and where it is, or has left a topic."""
+        made: dict[str, list[Positions]] = {}  # a copy has the entries of its source, and the newest positions at each
+        for state in (*self._world.origin.state.states(), *self._world.copy.state.states()):
+            made.setdefault(state.snapshot.change_id, []).append(state.snapshot.positions)
         reached: dict[tuple[TopicPartition, str], int] = {}
-        for store in (self._world.origin, self._world.store):
-            for state in reversed([*store.state.states()]):
-                reached |= {(tp, str(at.topic_id)): at.offset for tp, at in state.snapshot.positions.items()}
+        for state in reversed([*self._world.store.state.states()]):
+            for positions in made[state.snapshot.change_id]:
+                reached |= {(tp, str(at.topic_id)): at.offset for tp, at in positions.items()}
         every = {(*tp, topic_id, n) for (tp, topic_id), end in reached.items() for n in range(end)}
         return {(topic, topic_id, number, n) for topic, number, topic_id, n in every} - self._unknown()
 
@@ -217,8 +247,20 @@ class Previews:
         first = began if forgotten else dict(began).items()  # the oldest, as the newest entry comes first
         return {(tp.topic, str(at.topic_id), tp.partition, n) for tp, at in first for n in range(at.offset)}
 
+    def _lost(self, most: Iterable[Record]) -> Counter[tuple[str, int, int]]:
+        """Return the offsets of batches that were lost and dropped: of outputs without marks no ledger knows them."""
+        entries = [state.entry for state in self._world.store.state.states() if state.entry is not None]
+        dropped = {
+            (*r.topic_partition, n)
+            for e in entries
+            if e.event == "abandon"
+            for r in e.ranges
+            for n in range(r.start, r.end)
+        }
+        return Counter(dropped & {(r[0], r[2], r[3]) for r in most} if not self._world.scenario.marked else ())
+
     def _doubtful(self) -> frozenset[Record]:
-        return frozenset().union(*(each.may_be_there for each in self._acts))
+        return frozenset().union(*(each.may_be_there for each in self._account.acts))
 
     def _rows(self, name: str) -> Counter[Record]:
         found = Counter[tuple[str, str, int, int]]()
@@ -230,7 +272,8 @@ class Previews:
         self._world.schedule.violate(f"(p) {what}")
 
 
-def _promised(step: Step) -> Iterator[tuple[Record, Promise]]:
+def promised_by(step: Step) -> Iterator[tuple[Record, Promise]]:
+    """Yield what a step of a plan promises of records. It says nothing of the others."""
     tp, new = step.topic_partition, step.new
     start = step.beginning if step.old is None or step.another else max(step.old, step.beginning)
     for offset in range(step.end):
@@ -248,7 +291,8 @@ def _comes(record: Record, positions: Positions) -> bool:
     return at.topic_id == topic_id and at.offset <= offset
 
 
-def _records(ranges: tuple[OffsetRange, ...], known: Snapshot) -> Iterator[Record]:
+def records_of(ranges: tuple[OffsetRange, ...], known: Snapshot) -> Iterator[Record]:
+    """Yield the records of ranges, of the topics that a ledger has positions of."""
     for each in ranges:
         at = known.positions[each.topic_partition]
         for offset in range(each.start, each.end):
