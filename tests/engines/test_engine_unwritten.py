@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +30,11 @@ def unsaved_table(frame: DataFrame, *_: Any) -> Any:
     return frame.writeTo("somewhere")
 
 
-@pytest.mark.parametrize("function", [parse, by_name, unsaved, unsaved_table])
+def nested(frame: DataFrame, *_: Any) -> Any:
+    return {"orders": [parse(frame)]}
+
+
+@pytest.mark.parametrize("function", [parse, by_name, unsaved, unsaved_table, nested])
 @pytest.mark.parametrize("sink", [lambda function: function, Idempotent, Transaction])
 def test_a_frame_that_nobody_writes_is_refused_before_its_offsets_are_committed(
     lab: Lab, topic: Callable[..., str], function: Any, sink: Callable[[Any], Any]
@@ -41,6 +45,38 @@ def test_a_frame_that_nobody_writes_is_refused_before_its_offsets_are_committed(
         lab.pipeline(name).run(lab.spark, sink=sink(function), until="caught_up")
     assert "commit" not in lab.events()
     assert len(lab.read(name)) == 6
+
+
+async def later(frame: DataFrame, *_: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def each(frame: DataFrame, *_: Any) -> Iterator[DataFrame]:
+    yield parse(frame)
+
+
+async def each_later(frame: DataFrame, *_: Any) -> AsyncIterator[DataFrame]:
+    yield parse(frame)
+
+
+@pytest.mark.parametrize("function", [later, each, each_later])
+@pytest.mark.parametrize("sink", [lambda function: function, Idempotent, Transaction])
+def test_a_function_that_a_call_does_not_run_is_refused(
+    lab: Lab, topic: Callable[..., str], function: Any, sink: Callable[[Any], Any]
+) -> None:
+    """Its offsets were committed, and nothing was written."""
+    name = topic()
+    lab.produce(name, "a")
+    with pytest.raises(SettingsError, match="is async or yields, so a call does not run it"):
+        lab.pipeline(name).run(lab.spark, sink=sink(function), until="caught_up")
+
+    def hidden(frame: DataFrame, *more: Any) -> Any:
+        return function(frame, *more)
+
+    with pytest.raises(SettingsError, match=r"returned a (coroutine|generator|async_generator), and nothing runs it"):
+        lab.pipeline(name).run(lab.spark, sink=sink(hidden), until="caught_up")
+    assert "commit" not in lab.events()
+    assert lab.read(name) == ["a"]
 
 
 def test_the_same_of_one_of_several_outputs(lab: Lab, topic: Callable[..., str]) -> None:

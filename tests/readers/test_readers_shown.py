@@ -190,6 +190,8 @@ def shows(content: bytes) -> bool:
         ('x.Login required username="a" password="${file:/a:b}";', False),
         ('x.Login required username="${file:/a:b}" password="c";', True),
         ('x.Login required clientId="a" clientSecret="b";', True),
+        ('x.Login required apiKey="a";', True),
+        ('x.Login required passphrase="a";', True),
         ("${file:/a:b}", False),
         ('x.Krb5LoginModule required useKeyTab=true storeKey=true keyTab="/a" principal="b";', False),
     ],
@@ -199,7 +201,14 @@ def test_a_reference_is_no_secret(jaas: str, secret: bool) -> None:  # noqa: FBT
 
 
 @pytest.mark.parametrize(
-    "name", ["ssl.keystore.key", "ssl.key.password", "ssl.keystore.password", "ssl.truststore.password"]
+    "name",
+    [
+        "ssl.keystore.key",
+        "ssl.key.password",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+    ],
 )
 def test_keys_and_their_passwords_are_secrets(name: str) -> None:
     assert literal_secrets({name: "x"}) == [name]

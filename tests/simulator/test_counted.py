@@ -46,6 +46,18 @@ def test_what_a_function_may_have_of_a_batch_that_was_dropped_is_named_when_it_i
         assert group.rows() == {(0, 0): 2, (0, 1): 1, (1, 0): 2, (1, 1): 1}
 
 
+def test_what_one_of_two_outputs_has_of_a_batch_that_was_dropped_is_named_when_it_is_read_again() -> None:
+    """The second reset said "read again 0", and had no note."""
+    with died("two marked, from the earliest", one=True, two=False) as group:
+        group.reset("latest", P0, P1)
+        group.run()
+        plan = group.reset("earliest", P0, P1)
+        assert [each for step in plan.steps for each in step.perhaps_again] == [(*P0, 0, 1), (*P1, 0, 1)]
+        group.run()
+        assert group.rows("one") == {(0, 0): 2, (0, 1): 1, (1, 0): 2, (1, 1): 1}
+        assert group.rows("two") == dict.fromkeys(group.there(), 1)
+
+
 def test_an_undo_of_what_dropped_a_batch_brings_it_back_and_its_records_come_once() -> None:
     with died("marked, from the earliest", it=True) as group:
         group.reset("latest", P1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 import shutil
@@ -208,6 +209,23 @@ def test_a_session_that_cuts_times_is_refused(folder: Path, write: Write, spark:
     finally:
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
     assert names(folder)[-1] == "batch=1"
+
+
+@pytest.mark.parametrize("value", ["date'1582-10-10'", "date'0001-01-01'", "timestamp'1582-10-14 23:59:59Z'"])
+def test_days_that_a_session_writes_into_json_as_others_are_refused(
+    folder: Path, write: Write, spark: SparkSession, value: str
+) -> None:
+    """The tenth of October 1582 became the fifteenth."""
+    setting = "spark.sql.legacy.timeParserPolicy"
+    spark.conf.set(setting, "legacy")
+    try:
+        with pytest.raises(RowMismatch, match=f"column at has a .* before 1582-10-15, .*{setting} is LEGACY"):
+            write(1, f"select {value} as at", format="json")
+        write(1, "select date'1582-10-15' as at, timestamp'1582-10-15 00:00:00.000001Z' as then", format="json")
+    finally:
+        spark.conf.unset(setting)
+    [line] = [path.read_text("utf-8") for path in (folder / "batch=1").glob("*.json") if path.stat().st_size]
+    assert json.loads(line) == {"at": "1582-10-15", "then": "1582-10-15T00:00:00.000001Z"}
 
 
 @pytest.mark.parametrize(

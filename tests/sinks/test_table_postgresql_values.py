@@ -444,6 +444,20 @@ def test_an_index_of_another_collation_is_refused_too(
         Table(database, "stock", mode="upsert", key=["item"]).prepare(ledger.store, ONCE)
 
 
+@pytest.mark.parametrize("declared", ["time", "time(6)", "time(1)", "time(0)"])
+def test_times_that_a_key_keeps_as_they_are_are_keys(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, declared: str
+) -> None:
+    """Longer ones are refused; they were rounded, and rows merged."""
+    connection.execute(f"create table stock (item {declared} unique, n int)".encode())
+    most = 6 if declared == "time" else int(declared[5])
+    times = ["10:00:00", *(f"10:00:00.{'0' * (n - 1)}5" for n in range(1, most + 1))]
+    frame = spark.createDataFrame([(each, number) for number, each in enumerate(times)], "item string, n int")
+    for _ in range(2):
+        Table(database, "stock", mode="upsert", key=["item"]).rows.write(frame, batch)
+    assert rows("select item::text, n from stock order by n") == [(each, number) for number, each in enumerate(times)]
+
+
 @pytest.mark.parametrize(
     ("declared", "key", "why"),
     [
@@ -451,6 +465,9 @@ def test_an_index_of_another_collation_is_refused_too(
         ("varchar(3)", "'ab  '", "is longer than 3 characters"),
         ("uuid", "'00000000-0000-0000-0000-00000000000A'", "is not spelled as PostgreSQL spells it in a key"),
         ("time", "'10:00'", "is not spelled as PostgreSQL spells it in a key"),
+        ("time", "'10:00:00.1234567'", "has more digits of a second than the column"),
+        ("time(3)", "'10:00:00.1235'", "has more digits of a second than the column"),
+        ("time(0)", "'10:00:00.7'", "has more digits of a second than the column"),
     ],
 )
 def test_another_spelling_of_a_key_is_refused(

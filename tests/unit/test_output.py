@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
-from offsetkeeper.cli.output import complain, say, say_table
+from offsetkeeper.cli.output import LogFormatter, complain, say, say_table
 
 COLUMNS = ("topic", "partition", "position", "end", "records", "age", "read/s")
 BIG = 12_345_678_901
@@ -67,6 +69,14 @@ def test_control_characters_of_a_text_reach_no_terminal_and_break_no_line(
     assert "note:  ]0;title  and\na line" in said.out
     assert not {"\x1b", "\x07", "\x9b"} & {*said.out, *said.err}
     assert on_terminal or len(said.out.splitlines()) == 5
+
+
+def test_a_name_in_the_log_breaks_no_line_and_reaches_no_terminal() -> None:
+    name = "shop\n2026-01-01 ERROR all is lost\x1b]0;x\x07\u202e"
+    record = logging.LogRecord("a", logging.WARNING, "", 0, "group %s", (name,), None)
+    first, *more = LogFormatter().format(record).splitlines()
+    assert first.endswith("WARNING a: group shop")
+    assert more == ["  2026-01-01 ERROR all is lost ]0;x  "]
 
 
 def test_in_a_pipe_all_columns_stay_and_the_title_is_a_remark(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from offsetkeeper import __version__
 from offsetkeeper.cli import checkpoint, doctor, forget, init, inspect, lag, modify, replay, reset, serve
-from offsetkeeper.cli.output import LOG_FORMAT, complain
+from offsetkeeper.cli.output import complain, log_to_stderr
 from offsetkeeper.errors import OffsetkeeperError
 
 _DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT
@@ -51,7 +51,7 @@ def root(
     """Keep the offsets of pipelines that read Kafka with Spark."""
     del version  # its callback has printed the version
     if verbose:
-        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+        log_to_stderr(logging.INFO)
 
 
 class DemoSink(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from offsetkeeper.core.duration import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _WRAPPED = 20  # least characters of a column of texts
 # Names and reasons may have control codes, and signs that break a line or turn the order of what follows.
 _SIGNS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
@@ -25,6 +26,24 @@ _CONTROL_IN_LINES = {code: blank for code, blank in _CONTROL.items() if chr(code
 def on_terminal() -> bool:
     """Whether the output is a terminal."""
     return sys.stdout.isatty()
+
+
+class LogFormatter(logging.Formatter):
+    """Shows a message without signs that control a terminal; only its first line begins at the left."""
+
+    def __init__(self) -> None:
+        super().__init__(_LOG_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of `logging`
+        """See `logging.Formatter`."""
+        return super().formatMessage(record).translate(_CONTROL_IN_LINES).replace("\n", "\n  ")
+
+
+def log_to_stderr(level: int) -> None:
+    """Let log messages from a level on go to stderr, unless the process has decided otherwise."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def shown(name: str) -> str:

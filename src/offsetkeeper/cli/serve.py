@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.output import LOG_FORMAT, complain
+from offsetkeeper.cli.output import complain, log_to_stderr
 from offsetkeeper.core.outside import read_text
 from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.monitor.access import check_proxy, check_token, is_loopback
@@ -70,7 +70,7 @@ def serve(
             raise
         raise MissingExtra(f"serve needs the library {error.name!r}: pip install '{_EXTRA}'") from error
 
-    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT)
+    log_to_stderr(logging.WARNING)
     chosen = options.settings(store, brokers, kafka)
     token = check_token(_token(token_file)) if allow_changes else ""
     rules = read_rules(chosen.alerts.get("rules", []), "alerts")

@@ -81,9 +81,10 @@ another name now, it keeps the old one for this batch: it is that one's mark tha
 changes when it gets it. So the batch lands once, also if a run of the old program still lives, and either program can
 finish it. Only the next batch is begun under the new name. In the tables, a name is always the name in the batch. An
 output that does not tell its place is not found, and counts as a new one. It is refused, whatever the policy is, if a
-name has gone from one output to another, or if an output has a new name in a place that several outputs have: nothing
-tells which of them it was. An output that a redeploy has added gets the batch too: a start that finishes the batch
-first notes it in the ledger, by a second `begin`.
+name has gone from one output to another; with exactly once also if an output has a new name in a place that several
+outputs have: nothing tells which of them it was. Names that change places among those of one place are not noticed. An
+output that a redeploy has added gets the batch too: a start that finishes the batch first notes it in the ledger, by a
+second `begin`.
 
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same

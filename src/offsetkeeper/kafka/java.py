@@ -84,9 +84,11 @@ _OIDC_PARTS = {f"{_OIDC}client.id": "clientId", f"{_OIDC}client.secret": "client
 _OIDC_REST = frozenset({f"{_OIDC}method", f"{_OIDC}token.endpoint.url", f"{_OIDC}extensions"})
 _CALLBACK = "sasl.login.callback.handler.class"
 _JAAS = "sasl.jaas.config"
-_SECRET = re.compile(r"password|secret|\.key$|credential", re.IGNORECASE)
+_SECRET = re.compile(r"password|passphrase|secret|\.key$|credential", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{[^{}]+\}")
-_JAAS_SECRET = re.compile(r"\w*(?:password|secret|token)\w*\s*=\s*(?!\"?\$\{[^{}\"]+\}\"?[\s;])", re.IGNORECASE)
+_JAAS_SECRET = re.compile(
+    r"\w*(?:password|passphrase|secret|token|credential|api_?key)\w*\s*=\s*(?!\"?\$\{[^{}\"]+\}\"?[\s;])", re.IGNORECASE
+)
 _VARIABLES = {
     "config.providers": "env",
     "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",

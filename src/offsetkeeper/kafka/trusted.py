@@ -27,7 +27,9 @@ _WRITES = re.compile(r"offset\.store\.(path|method)")
 _JAVA_LOADS = re.compile(
     r".*\.(class|classes|reporters|providers?|cmd|strategy|(de)?serializer)|config\.providers\..*|.*\.jaas\.config"
 )
-_SENDS = re.compile(r"sasl\.oauthbearer\..*\.file")  # the content goes to a server that the same text names
+# What these send goes to a server that the same text names: a file, a variable, a credential of the machine.
+_SENDS = re.compile(r"sasl\.oauthbearer\.(.*\.file|metadata\.authentication\.type)|offsetkeeper\.rack\.env")
+_VARIABLE = "${env:"  # of Kafka's Java client
 _SHELL = re.compile(r"sasl\.kerberos\.(principal|keytab|service\.name)")
 _PLAIN = re.compile(r"[\w@./:+=-]*")
 
@@ -43,13 +45,15 @@ def refuse_code(options: Mapping[str, str], where: str) -> None:
         SettingsError: one loads code, or may run a program.
     """
     for name, value in options.items():
-        java = name.removeprefix(JAVA) if name.startswith(JAVA) else ""
-        if _LOADS.fullmatch(name) or _WRITES.fullmatch(name) or _SENDS.fullmatch(name) or _JAVA_LOADS.fullmatch(java):
+        java, plain = name.startswith(JAVA), name.removeprefix(JAVA)
+        loads = any(each.fullmatch(plain) for each in (_LOADS, _WRITES, _SENDS, *([_JAVA_LOADS] if java else [])))
+        if loads or (java and _VARIABLE in value):
             raise SettingsError(
-                f"{where}: {name} can load code, run a program, or write or send a file, so it is not taken from "
-                "there. Give it in your program's kafka=, or with --kafka on the command line"
+                f"{where}: {name} can load code, run a program, write or send a file, or send a variable or a "
+                "credential of this machine, so it is not taken from there. Give it in your program's kafka=, or with "
+                "--kafka on the command line"
             )
-        if _SHELL.fullmatch(name) and not _PLAIN.fullmatch(value):
+        if _SHELL.fullmatch(plain) and not _PLAIN.fullmatch(value):
             raise SettingsError(f"{where}: {name} has a character that a shell may take as a command: take it out")
     allowed = [each.strip() for each in os.environ.get(TOKEN_PROVIDERS, "").split(",")]
     if TOKEN_PROVIDER in options and options[TOKEN_PROVIDER] not in allowed:

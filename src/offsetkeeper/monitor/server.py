@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -28,6 +29,7 @@ from offsetkeeper.monitor.webhook import Webhook
 _GRACE_S = 3
 _AT_ONCE = 16  # connections that are let in before others have their turn
 _WAITING = 1024  # connections that wait to be let in; the network lets a client ask again after a second, or three
+_FILES = 2048  # those of all connections, of the store and of Kafka; macOS gives 256
 _SWITCH_S = 0.001  # between threads: else a page waits long for the poll that is under way
 
 
@@ -73,6 +75,11 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # else strangers who go away fill the log
     sys.setswitchinterval(_SWITCH_S)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _FILES:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (_FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard), hard)
+        )
     tell = _teller(settings)
     poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
     changes = Changes(store, cluster, poller.poll_now)
@@ -89,6 +96,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
         backlog=_AT_ONCE,
+        loop="asyncio",  # for others this number has another meaning
     )
     with _listen(settings.host, settings.port) as listener:
         ready(_url(listener))

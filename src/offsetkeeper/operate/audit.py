@@ -19,7 +19,7 @@ from offsetkeeper.core.bounds import is_another
 from offsetkeeper.core.model import Entry, Having, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.core.plain import plain
-from offsetkeeper.operate.chapter import Chapter, Part
+from offsetkeeper.operate.chapter import Chapter, Part, left_of
 
 
 class Read(NamedTuple):
@@ -27,23 +27,34 @@ class Read(NamedTuple):
 
     Attributes:
         committed: offsets that were committed, as half-open ranges. Those before the first offset in the history count:
-            older entries are pruned. So do those that a copy has passed: its source may have read them.
+            older entries are pruned.
         began: the group had no position before it got this one. Of the offsets below it that were not committed since,
             nothing is known: it may have been moved here from elsewhere. Else 0.
-        perhaps: offsets of batches that were dropped, and that no batch has committed since: outputs without a mark may
-            have them.
+        perhaps: offsets of batches that were dropped, and that no batch has committed since: some outputs have them, or
+            outputs without a mark may.
+        passed: offsets that a copy of the ledger has passed, and that no batch has committed: its source may have read
+            them.
     """
 
     committed: tuple[tuple[int, int], ...] = ()
     began: int = 0
     perhaps: tuple[tuple[int, int], ...] = ()
+    passed: tuple[tuple[int, int], ...] = ()
 
     def between(self, start: int, end: int) -> int:
         """Return how many of these offsets were committed."""
-        return sum(max(0, min(to, end) - max(at, start)) for at, to in self.committed)
+        return _within_of(self.committed, start, end)
+
+    def perhaps_between(self, start: int, end: int) -> int:
+        """Return how many of these offsets were committed, or were passed by a copy."""
+        return _within_of((*self.committed, *self.passed), start, end)
 
 
 NOTHING_READ = Read()
+
+
+def _within_of(spans: Iterable[tuple[int, int]], start: int, end: int) -> int:
+    return sum(max(0, min(to, end) - max(at, start)) for at, to in spans)
 
 
 @dataclass(slots=True)
@@ -178,7 +189,7 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions
         there: positions of the topics and the cluster that are meant: the group may be in another one.
     """
     known, began = _Known(), dict[TopicPartition, Position]()
-    chapters = known.chapters
+    chapters, passed = known.chapters, dict[int, list[Part]]()
     for entry in _unbroken(entries, snapshot.version):
         first = {tp: move.after for tp, move in entry.moves.items() if move.before is None and tp not in chapters}
         began |= first
@@ -187,7 +198,7 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions
             pass
         for tp, move in entry.moves.items() if entry.event == "copy" else ():  # the source may have read it
             start = move.before.offset if move.before and not is_another(move.before, move.after) else 0
-            chapters[tp][-1].have(Part(start, max(start, move.after.offset)), whole=True)
+            passed.setdefault(id(chapters[tp][-1]), []).append(Part(start, max(start, move.after.offset)))
     for tp, stored in snapshot.positions.items():
         for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
             pass
@@ -195,10 +206,17 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions
     for tp, at in there.items():
         chapter = next((each for each in chapters.get(tp, ()) if not is_another(each.at, at)), None)
         first_at = began.get(tp)
-        done, perhaps = ((), ()) if chapter is None else map(_spans, (chapter.done, chapter.perhaps))
         here = first_at is not None and not is_another(first_at, at)
-        found[tp] = Read(done, first_at.offset if first_at and here else 0, perhaps)
+        read = Read() if chapter is None else _read_of(chapter, passed.get(id(chapter), ()))
+        found[tp] = read._replace(began=first_at.offset if first_at and here else 0)
     return found
+
+
+def _read_of(chapter: Chapter, passed: Iterable[Part]) -> Read:
+    left: list[Part] = []
+    for each in passed:
+        left += left_of(each, [*chapter.done, *left])
+    return Read(_spans(chapter.done), 0, _spans([*chapter.perhaps, *chapter.partly]), _spans(left))
 
 
 def _spans(parts: Iterable[Part]) -> tuple[tuple[int, int], ...]:

@@ -86,7 +86,7 @@ class Chapter:
         """Note that outputs may have offsets, beside the position: they may come again if they are read again."""
         known = _within([*self.done, *self.partly, *self.perhaps], part.start, part.end)
         self.doubtful += [each._replace(version=part.version, why=part.why) for each in known]
-        self.perhaps += _left_of(part, known)
+        self.perhaps += left_of(part, known)
 
     def have(self, part: Part, *, whole: bool) -> None:
         """Note that outputs have offsets, beside the position: they come again if they are read again.
@@ -99,7 +99,7 @@ class Chapter:
         self.again += [each._replace(version=part.version, why=part.why) for each in known]
         self.doubtful += _within(self.perhaps, part.start, part.end)
         self.perhaps = _without(self.perhaps, part.start, part.end)
-        fresh = _left_of(part, known)
+        fresh = left_of(part, known)
         self.back += [here for each in fresh for here in _within([each], self.at.offset, each.end)]
         if whole:
             self.done = _joined(self.done + self._new(Part(part.start, part.end)))
@@ -126,7 +126,7 @@ class Chapter:
 
     def _new(self, part: Part) -> list[Part]:
         """Return what no batch has committed of a part."""
-        return _left_of(part, self.done)
+        return left_of(part, self.done)
 
 
 def _within(parts: Iterable[Part], start: int, end: int) -> list[Part]:
@@ -144,7 +144,7 @@ def _without(parts: Iterable[Part], start: int, end: int) -> list[Part]:
     return [piece for each in parts for piece in left(each) if piece.start < piece.end]
 
 
-def _left_of(part: Part, taken: Iterable[Part]) -> list[Part]:
+def left_of(part: Part, taken: Iterable[Part]) -> list[Part]:
     """Return what none of the taken ones has of a part."""
     parts = [part]
     for each in taken:

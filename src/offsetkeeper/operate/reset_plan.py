@@ -118,7 +118,7 @@ class Step:
     def replayed(self) -> int:
         """Number of offsets that were or may have been committed and will be read again, an upper bound of records."""
         known = max(self.new.offset, min(self.read.began, self.end))
-        return known - self.new.offset + self.read.between(known, self.end)
+        return known - self.new.offset + self.read.perhaps_between(known, self.end)
 
     @property
     def skipped(self) -> int:
@@ -128,7 +128,7 @@ class Step:
 
     @property
     def perhaps_again(self) -> tuple[OffsetRange, ...]:
-        """The ranges of dropped batches that are read again: outputs without a mark may have them."""
+        """The ranges of dropped batches that are read again: some outputs have them, or may."""
         there = ((max(start, self.new.offset), end) for start, end in self.read.perhaps)
         return tuple(OffsetRange(*self.topic_partition, start, end) for start, end in there if start < end)
 
@@ -211,7 +211,11 @@ class ResetPlan:
         notes = []
         if self.clusters:
             old, new = self.clusters
-            notes.append(f"the positions are of the Kafka cluster {old}; the brokers, and the new ones, are of {new}")
+            notes.append(
+                f"the positions are of the Kafka cluster {old}; the brokers, and the new ones, are of {new}. What the "
+                "group has read there before comes again too, and is not counted if the history does not reach back so "
+                "far"
+            )
         if others := sorted({step.topic_partition.topic for step in self.steps if step.another}):
             notes.append(
                 f"deleted and created again since the group read them, or of another cluster: {', '.join(others)}. The "
@@ -220,7 +224,7 @@ class ResetPlan:
         notes += self._batches()
         if perhaps := [each for step in self.steps for each in step.perhaps_again]:
             notes.append(
-                "outputs without a mark may have these records of batches that were dropped. They are read again, and "
+                "some outputs have, or may have, these records of batches that were dropped. They are read again, and "
                 f"may come twice: {listed(perhaps, ', ')}"
             )
         if self.steps:
@@ -669,8 +673,8 @@ def _load_step(raw: Mapping[str, Any]) -> Step:
     tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
     old = None if raw["old"] is None else check_offset(raw["old"])
     new = Position(check_offset(raw["new"]), raw["topic_id"], raw["cluster_id"])
-    committed, began, perhaps = raw["read"]
-    read = Read(_load_spans(committed), check_offset(began), _load_spans(perhaps))
+    committed, began, perhaps, passed = raw["read"]
+    read = Read(_load_spans(committed), check_offset(began), _load_spans(perhaps), _load_spans(passed))
     return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]), read)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core.batch import Batch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., object])
 _UNWRITTEN = {"DataFrame", "DataFrameWriter", "DataFrameWriterV2", "MergeIntoWriter"}  # of classic Spark and Connect
+_NOT_RUN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 class Function:
@@ -117,6 +119,8 @@ def _check(function: F, *arguments: str) -> F:
     wanted = f"a function of ({', '.join(arguments)})"
     if not callable(function):
         raise SettingsError(f"{function!r} cannot be called: give {wanted}")
+    if any(kind(function) for kind in _NOT_RUN):
+        raise SettingsError(f"{_name(function)} is async or yields, so a call does not run it: give {wanted} that does")
     try:
         signature = inspect.signature(function)
     except ValueError:  # some functions in C have no signature
@@ -129,15 +133,26 @@ def _check(function: F, *arguments: str) -> F:
 
 
 def _check_written(sink: object, returned: object) -> None:
-    """Refuse a frame, or a writer that was never told to save: nobody writes it, and its records would be lost."""
-    several: Any = returned.values() if isinstance(returned, Mapping) else returned
-    for each in several if isinstance(returned, Mapping | list | tuple) else (returned,):
-        kind = type(each)
-        if kind.__module__.startswith("pyspark.") and kind.__name__ in _UNWRITTEN:
-            raise SettingsError(
-                f"{sink!r} returned a {kind.__name__}, and nothing writes it; the batch was not committed. Give the "
-                "output as sink=…, such as Table(url, name); or write it in the function, and return None"
-            )
+    """Refuse a frame, or a writer that was never told to save: nobody writes it, and its records would be lost.
+
+    The same holds for a coroutine or a generator: nobody runs it.
+    """
+    if isinstance(returned, Mapping | list | tuple | AbstractSet):
+        for each in returned.values() if isinstance(returned, Mapping) else returned:
+            _check_written(sink, each)
+        return
+    kind, does = type(returned), ""
+    if kind.__module__.startswith("pyspark.") and kind.__name__ in _UNWRITTEN:
+        does = "writes"
+    elif inspect.isawaitable(returned) or inspect.isasyncgen(returned) or inspect.isgenerator(returned):
+        does = "runs"
+        getattr(returned, "close", bool)()  # else Python warns of it, beside the error
+    if does:
+        raise SettingsError(
+            f"{sink!r} returned a {kind.__name__}, and nothing {does} it; the batch was not committed, unless the "
+            "guarantee is at_most_once, which commits before. Give the output as sink=…, such as Table(url, name); or "
+            "write it in the function, and return None"
+        )
 
 
 def _name(function: object) -> str:

@@ -28,6 +28,7 @@ _ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
 """What Spark writes as %XX in the names of folders."""
 
 _LONGEST = 255  # bytes of a name
+_PARSER = "spark.sql.legacy.timeParserPolicy"
 _lock = Lock()
 _writing: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
 Wrong = Callable[[Any, Any], "Column | None"]
@@ -62,7 +63,7 @@ def exact_times(frame: DataFrame, layout: Layout) -> Iterator[None]:
 
 def checked(frame: DataFrame, layout: Layout) -> DataFrame:
     """Return the frame, which fails with the text of a `RowMismatch` at a value that the files would not keep."""
-    spans = [*_spans(frame)] if layout.format == "parquet" else []
+    spans = [*(_spans(frame) if layout.format == "parquet" else _spans_of_text(frame))]
     guarded: dict[str, Column] = {}
     for field in frame.schema.fields:
         for wrong, why in _problems(field, layout, spans):
@@ -110,6 +111,14 @@ def _spans(frame: DataFrame) -> Iterator[_Span]:
     if str(settings.get(TIMES)) == "INT96":
         told = f"before 1678 or after 2261, for which other readers than Spark find another time, as {TIMES} is INT96"
         yield _Span("timestamp", "1678-01-01 00:00:00Z", "2262-01-01 00:00:00Z", f"{told}: set TIMESTAMP_MICROS")
+
+
+def _spans_of_text(frame: DataFrame) -> Iterator[_Span]:
+    """Yield the times that Spark writes as they are into JSON, with the settings of the frame's session."""
+    if str(frame.sparkSession.conf.get(_PARSER)).upper() == "LEGACY":
+        told = f"before 1582-10-15, which Spark writes as another day, as {_PARSER} is LEGACY: set CORRECTED"
+        yield _Span("date", "1582-10-15", "", told)
+        yield _Span("timestamp", "1582-10-15 00:00:00Z", "", told)
 
 
 class _Span(NamedTuple):

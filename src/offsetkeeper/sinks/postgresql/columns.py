@@ -176,8 +176,9 @@ _OF_KEYS: Mapping[str, Mapping[str, Any]] = {
         "remedy": "is not spelled as PostgreSQL spells it in a key: use lower(), and hyphens alone",
     },
     "time": {
-        "form": r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d*[1-9])?",
-        "remedy": "is not spelled as PostgreSQL spells it in a key, such as 09:30:00 or 09:30:00.5",
+        "form": r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d",
+        "remedy": "is not spelled as PostgreSQL spells it in a key, such as 09:30:00 or 09:30:00.5, or has more digits "
+        "of a second than the column",
     },
 }
 _REMEDIES = {
@@ -260,7 +261,7 @@ def _limits_of_text(plain: Limits, column: PostgreSQLColumn) -> Limits:
     if kind in _LENGTHS:
         return plain._replace(characters=modifier - 4 if modifier >= 0 else None, blanks=kind != "bpchar")
     if kind in _TIMES:
-        digits = _ALL_DIGITS if modifier < 0 else modifier
+        digits = _digits(column)
         form, like = (_CLOCK, "09:30:00") if kind == "time" else (_CLOCK + _OFFSET, "09:30:00+01")
         remedy = f"is not a time like {like}, or has more digits of a second than {digits}"
         return plain._replace(form=form.format(digits=digits), remedy=remedy)
@@ -274,7 +275,15 @@ def _limits_of_text(plain: Limits, column: PostgreSQLColumn) -> Limits:
 
 def limits_in_key(data_type: DataType, column: PostgreSQLColumn) -> Limits:
     """Return the limits of a column in a key that holds texts by their bytes: each value has one spelling."""
-    return limits(data_type, column)._replace(**_OF_KEYS.get(column.kind, {}))
+    found = limits(data_type, column)._replace(**_OF_KEYS.get(column.kind, {}))
+    most = _digits(column) - 1
+    fraction = rf"(\.\d{{0,{most}}}[1-9])?" if column.kind == "time" and most >= 0 else ""
+    return found._replace(form=f"{found.form}{fraction}")
+
+
+def _digits(column: PostgreSQLColumn) -> int:
+    """Return how many digits of a second a column of a time keeps."""
+    return _ALL_DIGITS if column.modifier < 0 else column.modifier
 
 
 def _merges(column: PostgreSQLColumn, nondeterministic: bool) -> str:  # noqa: FBT001 - private
