@@ -228,7 +228,7 @@ class Schedule(environment.Environment):
         if actor is None:
             return "0" * (2 * size)
         actor.tokens += 1
-        return f"{actor.name}{actor.tokens}".replace(" ", "")
+        return f"{actor.name}x{actor.tokens}".replace(" ", "")  # run1, token 23, is not run12, token 3
 
     def chance(self) -> float:
         """See `Environment.chance`."""
