@@ -47,7 +47,16 @@ from offsetkeeper.sinks.postgresql.columns import (
 from offsetkeeper.sinks.postgresql.dialect import DIALECT, schema_with_mark
 from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, check_inserted, copied, staging_prefix
-from offsetkeeper.sinks.table import ORDER, Target, changed, limits_of_rows, match_columns, ordered, same_key
+from offsetkeeper.sinks.table import (
+    ORDER,
+    Target,
+    changed,
+    changed_keys,
+    limits_of_rows,
+    match_columns,
+    ordered,
+    same_key,
+)
 from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
@@ -324,7 +333,8 @@ class Staging(NamedTuple):
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
         done = _done(attempts)
         count, keys = _COUNT.format(staging=self.name, done=done), self._key_counts(done)
-        held = connection.execute(_HELD.format(**self._parts(done))).rowcount if len(keys) > 1 else 0
+        whole = changed(self.target, self._places)
+        held = connection.execute(_HELD.format(**self._parts(done))).rowcount if keys and not whole else 0
         # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
         # All statements are one request.
         results = connection.execute(
@@ -337,11 +347,12 @@ class Staging(NamedTuple):
         if keys:
             [(staged,)] = results.fetchall()
             results.nextset()
-        if len(keys) > 1:
             [(found,)] = results.fetchall()
-            inserted = max(held + inserted, found)
             results.nextset()
-        if keys or self.target.mode == "append":
+            check_inserted(self.target, staged, inserted if whole else max(held + inserted, found))
+            if found < staged:
+                raise changed_keys(self.target, staged, staged - found)
+        elif self.target.mode == "append":
             check_inserted(self.target, staged, inserted)
         check_parts(results.fetchall(), self.target, self.address)
 
@@ -381,16 +392,16 @@ class Staging(NamedTuple):
         return sql.SQL("({}) collate {}").format(value, self.collations[name]) if name in self.collations else value
 
     def _key_counts(self, done: sql.Composable) -> list[sql.Composed]:
-        """Return the queries that tell whether a trigger leaves out rows of an upsert; none where none can.
+        """Return the queries that tell whether a trigger leaves out rows of an upsert, or changes keys.
 
-        The first counts the keys, which are as many as the rows that are written. With no column but the key, rows that
-        are there are not written again: a second query counts the keys that the table has afterwards.
+        The first counts the keys, which are as many as the rows that are written; but with no column but the key, rows
+        that are there are not written again. The second counts the keys that the table has afterwards. There are none
+        if there is no trigger, or if fewer rows are meant.
         """
         if self.target.mode != "upsert" or not self.relation.triggers or self.target.fewer_rows:
             return []
         keys = _KEYS.format(key=_listed(self._key), staging=self.name, done=done)
-        changes = changed(self.target, self._places)
-        return [keys] if changes else [keys, _FOUND.format(**self._parts(done))]
+        return [keys, _FOUND.format(**self._parts(done))]
 
     def _parts(self, done: sql.Composable) -> dict[str, sql.Composable]:
         """Return the parts of a query that compares the keys that were staged with those of the table."""

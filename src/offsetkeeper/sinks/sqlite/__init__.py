@@ -27,6 +27,7 @@ from offsetkeeper.sinks.table import (
     ORDER,
     Target,
     changed,
+    changed_keys,
     limits_of_rows,
     match_columns,
     merged_keys,
@@ -46,6 +47,7 @@ _Converter = tuple[int, str, Callable[[Any], Any]]
 _TABLE = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = ?"  # a virtual table has no page
 _STRICT = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
 _STRICT_SINCE = (3, 37, 0)
+_TRIGGERS = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
 _COLUMNS = """
     SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3),
         NOT "notnull" AND NOT (pk AND upper(type) = 'INTEGER')
@@ -101,12 +103,15 @@ class SQLiteTable:
 
         def finish(connection: Any) -> None:
             inserted = self._finish(connection, statement, staged.rows(places, order))
-            count = staged.count()
-            # With no column but the key, rows that are there are not written again.
-            if inserted < count and statement.endswith(_NOTHING) and not self._target.fewer_rows:
+            found = count = staged.count()
+            nothing = statement.endswith(_NOTHING) and inserted < count
+            if collations and not self._target.fewer_rows and (nothing or self._has_triggers(connection)):
                 keys = staged.rows([names.index(name) for name in self._target.key], [])
-                inserted = max(inserted, self._found(connection, keys, collations))
-            check_inserted(self._target, count, inserted)
+                found = self._found(connection, keys, collations)
+            # With no column but the key, rows that are there are not written again.
+            check_inserted(self._target, count, max(inserted, found) if nothing else inserted)
+            if found < count:
+                raise changed_keys(self._target, count, count - found)
 
         return finish
 
@@ -168,6 +173,9 @@ class SQLiteTable:
         same = " AND ".join(f"{_quoted(name)} = ? COLLATE {collations[name]}" for name in key)
         query = f"SELECT EXISTS (SELECT 1 FROM {_quoted(table)} WHERE {same})"  # noqa: S608 - quoted
         return sum(connection.execute(query, row).fetchone()[0] for row in keys)
+
+    def _has_triggers(self, connection: sqlite3.Connection) -> bool:
+        return connection.execute(_TRIGGERS, [self._target.table]).fetchone() is not None
 
     def _columns(self, connection: sqlite3.Connection) -> list[SQLiteColumn]:
         table = self._target.table
