@@ -74,7 +74,7 @@ async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, numb
 
 
 async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
-    """Ask for pages that nobody else asks for."""
+    """Ask for another page each time."""
     for each in itertools.count():
         writer.write(request(f"/groups/none-{number}-{each}"))
         if not await reader.read(1 << 20):

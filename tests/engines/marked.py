@@ -26,6 +26,18 @@ class Died(BaseException):
     """Ends a run as a crash of its process does: no code of the run handles it."""
 
 
+def hooked(lander: Lander, at: Any) -> Lander:
+    """Return a lander that calls `at.before` and `at.after` around each landing, as they are then."""
+
+    def land(*arguments: Any) -> str | None:
+        at.before()
+        target = lander.land(*arguments)
+        at.after()
+        return target
+
+    return replace(lander, land=land)
+
+
 @dataclass
 class Marked:
     """A file of SQLite with the table `records`.
@@ -46,14 +58,7 @@ class Marked:
 
     def prepare(self, store: Any, guarantee: Any) -> Lander:
         """See `Sink.prepare`."""
-        lander: Lander = _NAMES["Records"](self.path).prepare(store, guarantee)
-
-        def land(*arguments: Any) -> None:
-            self.before()
-            lander.land(*arguments)
-            self.after()
-
-        return replace(lander, land=land)
+        return hooked(_NAMES["Records"](self.path).prepare(store, guarantee), self)
 
     def counted(self) -> Counter[tuple[int, int]]:
         """Return how often each record is there, by partition and offset."""
@@ -79,6 +84,10 @@ class Placed(Marked):
     def place(self) -> str:
         """Where it is."""
         return str(self.path)
+
+
+def nothing() -> None:
+    """Do nothing."""
 
 
 def dies() -> None:

@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import Lab
-from engines.marked import Died
+from engines.marked import Died, dies, hooked, nothing
 from offsetkeeper import Batch, Policies, open_store
 from offsetkeeper.core.model import Snapshot
-from offsetkeeper.core.offsets import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, StartRefused
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.audit import Kind, audit
@@ -30,7 +30,7 @@ from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import apply_reset, known_history, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.sinks import Lander, Table
-from offsetkeeper.testing.simulator.previews import Account, Act, Promise, promised_by, records_of
+from offsetkeeper.testing.simulator.previews import Account, Act, Promise
 
 POLICIES = Policies(recreated="beginning", beyond_end="beginning", below_beginning="beginning")
 Record = tuple[str, str, int, int]
@@ -38,28 +38,20 @@ Record = tuple[str, str, int, int]
 
 @dataclass
 class Dying:
-    """A table, whose driver may die before or after a batch lands where it keeps a mark."""
+    """A table; where it keeps a mark, its driver may die before or after a batch lands.
+
+    Attributes:
+        before, after: called then.
+    """
 
     table: Table
-    at: str = ""
+    before: Callable[[], object] = nothing
+    after: Callable[[], object] = nothing
 
     def prepare(self, store: Any, guarantee: Any) -> Any:
         """See `Sink.prepare`."""
-        way: Any = self.table.prepare(store, guarantee)
-        if not isinstance(way, Lander):
-            return way
-
-        def land(*arguments: Any) -> Any:
-            self._die("before it lands")
-            target = way.land(*arguments)
-            self._die("after it has landed")
-            return target
-
-        return replace(way, land=land)
-
-    def _die(self, at: str) -> None:
-        if self.at == at:
-            raise Died
+        way = self.table.prepare(store, guarantee)
+        return hooked(way, self) if isinstance(way, Lander) else way
 
 
 @dataclass
@@ -111,7 +103,8 @@ class Chain:
 
         A batch that is pending for the table's mark is refused where the ledger was copied into the table's database.
         """
-        self.sink.at = how
+        self.sink.before = dies if how == "before it lands" else nothing
+        self.sink.after = dies if how == "after it has landed" else nothing
 
         def process(frame: DataFrame, _: Batch) -> DataFrame:
             if how == "before the batch is written":
@@ -217,11 +210,7 @@ class Chain:
         apply_reset(ledger, cluster, plan, "an act", force=True)
         if not plan.moves:
             return
-        promised = {record: promise for step in plan.steps for record, promise in promised_by(step)}
-        dropped: tuple[OffsetRange, ...] = before.pending.ranges if plan.drops and before.pending else ()
-        restored = before.unsettled.ranges if plan.restores and before.unsettled else ()
-        there, back = frozenset(records_of(dropped, before)), frozenset(records_of(restored, ledger.snapshot))
-        self.account.acts.append(Act(promised, there, back, {"orders": self.rows()}))
+        self.account.acts.append(Act.of(plan, before, ledger.snapshot, {"orders": self.rows()}))
 
     @contextmanager
     def _acting(self) -> Iterator[tuple[Any, KafkaCluster]]:

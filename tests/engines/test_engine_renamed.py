@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab, Running
-from engines.marked import Died, Placed, Stall, dies, stalled
+from engines.marked import Died, Placed, Stall, dies, hooked, nothing, stalled
 from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.errors import Fenced, MarkAhead, Refused, StartRefused
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Outputs, Sink, Table, Topic
@@ -23,10 +23,6 @@ from offsetkeeper.sinks.sink import place_of
 NewTopic = Callable[..., str]
 WORDS: Mapping[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
 DROP = Policies(pending="drop")
-
-
-def nothing() -> None:
-    """Do nothing."""
 
 
 @dataclass
@@ -62,11 +58,9 @@ class Beside:
     def prepare(self, store: Any, guarantee: Any) -> Any:
         """See `Sink.prepare`."""
         lander: Any = Table(f"sqlite:///{self.path}", self.table).prepare(store, guarantee)
-        return replace(
-            lander,
-            stage=lambda frame, batch: lander.stage(frame.select("partition", "offset"), batch),
-            land=lambda *arguments: (self.before(), lander.land(*arguments), self.after())[1],
-        )
+        stage = lander.stage
+        narrow = replace(lander, stage=lambda frame, batch: stage(frame.select("partition", "offset"), batch))
+        return hooked(narrow, self)
 
     def counted(self) -> Counter[tuple[int, int]]:
         """Return how often each record is there, by partition and offset."""

@@ -37,7 +37,7 @@ def outputs(given: Mapping[str, Any]) -> dict[str, Any]:
     sink = Outputs(
         one=Table(given["one"], "shown"),
         other=Table(given["other"], "shown"),
-        copy=Topic(*given["topic"], **given["kafka"]),
+        copy=Topic(*given["topic"], kafka=given["kafka"]),
     )
     return {"process": number, "sink": sink, "guarantee": "exactly_once"}
 

@@ -66,8 +66,7 @@ def session(kind: str, folder: Path, ui_port: int) -> Iterator[dict[str, Any]]:
         return
     with SparkConnectServer(settings=spark) as server:
         yield {"connect": server.url, "spark": {}}
-        for path in server.folder.rglob("*"):
-            assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
+        assert not [*showing(server.folder)]
 
 
 @pytest.fixture
@@ -85,12 +84,12 @@ def outputs(guarded: Guarded, database: str, mariadb_server: MariaDBServer) -> d
             root.cursor().execute(statement)
     guarded.server.create_topic(name)
     rights = [Right("TOPIC", name, "ALL"), Right("GROUP", "offsetkeeper*", "ALL")]
-    kafka = guarded.user([*rights, Right("TRANSACTIONAL_ID", "offsetkeeper*", "ALL")])
+    rights.append(Right("TRANSACTIONAL_ID", "offsetkeeper*", "ALL"))
     return {
         "one": database.replace("postgres@", f"postgres:{PASSWORD}@"),
         "other": mariadb_server.url(name).replace("root@", f"{name}:{PASSWORD}@"),
         "topic": [guarded.brokers, name],
-        "kafka": {"kafka": kafka},
+        "kafka": guarded.user(rights),
     }
 
 

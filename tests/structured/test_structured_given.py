@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
 
+from engines.test_engine_unwritten import by_name, parse, unsaved
 from offsetkeeper import Policies, TopicPartition
 from offsetkeeper.errors import SettingsError, StartRefused
 from offsetkeeper.sinks import Idempotent
@@ -39,19 +39,7 @@ def test_a_query_without_a_first_run_is_refused_where_its_store_is_empty(
     assert packed.follow(name) == ["a"]
 
 
-def frame_of(frame: DataFrame, _: Any) -> DataFrame:
-    return frame.selectExpr("value")
-
-
-def by_name(frame: DataFrame, _: Any) -> dict[str, DataFrame]:
-    return {"orders": frame_of(frame, _)}
-
-
-def unsaved(frame: DataFrame, _: Any) -> Any:
-    return frame.write.format("noop").mode("overwrite")  # and no save()
-
-
-@pytest.mark.parametrize("function", [frame_of, by_name, unsaved])
+@pytest.mark.parametrize("function", [parse, by_name, unsaved])
 @pytest.mark.parametrize("sink", [lambda function: function, Idempotent])
 def test_a_frame_that_nobody_writes_fails_the_query_before_its_offsets_are_committed(
     lab: StructuredLab, topic: Callable[..., str], function: Any, sink: Callable[[Any], Any]
@@ -69,6 +57,6 @@ def test_a_query_whose_function_forgot_to_write_goes_on_with_one_that_writes(
     name = topic()
     packed.produce(name, "a")
     with pytest.raises(SettingsError, match="nothing writes it"):
-        packed.follow(name, frame_of)
+        packed.follow(name, parse)
     assert "commit" not in packed.events()
     assert packed.follow(name) == ["a"]

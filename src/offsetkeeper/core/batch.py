@@ -157,15 +157,18 @@ class Batch:
 
         That of dead letters never changes.
         """
-        if here is None or self.program is None or self.kind is Kind.DEAD_LETTERS:
-            return {}
-        return here.old_names(self.program)
+        began = self._renamable
+        return here.old_names(began) if here and began else {}
 
     def unclear(self, here: Program | None) -> list[str]:
         """Return the outputs of this batch that a program may have under another name; see `Program.unclear`."""
-        if here is None or self.program is None or self.kind is Kind.DEAD_LETTERS:
-            return []
-        return here.unclear(self.program)
+        began = self._renamable
+        return here.unclear(began) if here and began else []
+
+    @property
+    def _renamable(self) -> Program | None:
+        """The program that began the batch, if the outputs that have it may get other names."""
+        return None if self.kind is Kind.DEAD_LETTERS else self.program
 
     @property
     def id(self) -> str:

@@ -89,7 +89,7 @@ second `begin`.
 **Before the table of a start** all marks are compared with the ledger. If the store was restored to before a batch that
 an output has, the start raises `MarkAhead`. A mark that is too old is `MarkBehind`. One of another batch with the same
 number is `MarkMismatch`. Each refuses the start until the restore is undone, or `adopt` accepts the mark. An output
-that keeps no mark cannot show this. Outputs of another program lack batches, which is no loss. So a start asks these
+without a mark cannot show this. Outputs of another program lack batches, and that is right. So a start asks these
 lines before it compares marks: the one of "own", and in both tables those of names and of marked outputs that are
 others.
 

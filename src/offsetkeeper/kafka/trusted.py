@@ -32,6 +32,7 @@ _SENDS = re.compile(r"sasl\.oauthbearer\.(.*\.file|metadata\.authentication\.typ
 _VARIABLE = "${env:"  # of Kafka's Java client
 _SHELL = re.compile(r"sasl\.kerberos\.(principal|keytab|service\.name)")
 _PLAIN = re.compile(r"[\w@./:+=-]*")
+_REFUSED = (_LOADS, _WRITES, _SENDS)
 
 
 def refuse_code(options: Mapping[str, str], where: str) -> None:
@@ -46,8 +47,8 @@ def refuse_code(options: Mapping[str, str], where: str) -> None:
     """
     for name, value in options.items():
         java, plain = name.startswith(JAVA), name.removeprefix(JAVA)
-        loads = any(each.fullmatch(plain) for each in (_LOADS, _WRITES, _SENDS, *([_JAVA_LOADS] if java else [])))
-        if loads or (java and _VARIABLE in value):
+        loads = any(each.fullmatch(plain) for each in _REFUSED)
+        if loads or (java and (_JAVA_LOADS.fullmatch(plain) or _VARIABLE in value)):
             raise SettingsError(
                 f"{where}: {name} can load code, run a program, write or send a file, or send a variable or a "
                 "credential of this machine, so it is not taken from there. Give it in your program's kafka=, or with "

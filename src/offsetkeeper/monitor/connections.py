@@ -23,7 +23,7 @@ REQUEST_S = 10.0
 READ_S = 60.0
 """Seconds for which an answer may wait for its client to read on, all together."""
 MOST = 700
-"""Connections at a time; a process may have 1,024 files unless told otherwise."""
+"""Connections at a time; often a process may have no more than 1,024 files."""
 MOST_OF_ONE = 100
 """Connections of one address at a time, answered or not; those of a trusted proxy are of many clients."""
 LARGEST_HEAD = 32_768

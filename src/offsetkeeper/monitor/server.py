@@ -75,11 +75,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # else strangers who go away fill the log
     sys.setswitchinterval(_SWITCH_S)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < _FILES:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (_FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard), hard)
-        )
+    _ask_for_files()
     tell = _teller(settings)
     poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
     changes = Changes(store, cluster, poller.poll_now)
@@ -125,6 +121,14 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
+def _ask_for_files() -> None:
+    """Let the process have `_FILES` open files, or as many as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _teller(settings: Serving) -> Callable[[Notice], None]:
     if not settings.webhook:
         return lambda _: None
@@ -136,7 +140,7 @@ def _teller(settings: Serving) -> Callable[[Notice], None]:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=100)
+        return socket.create_server((host, port), family=family, backlog=_WAITING)
     except (OSError, OverflowError) as error:
         raise SettingsError(
             f"{host} port {port} cannot be listened on: {error}. Choose with --host and --port"

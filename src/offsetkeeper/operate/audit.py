@@ -19,7 +19,7 @@ from offsetkeeper.core.bounds import is_another
 from offsetkeeper.core.model import Entry, Having, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.core.plain import plain
-from offsetkeeper.operate.chapter import Chapter, Part, left_of
+from offsetkeeper.operate.chapter import Chapter, Part
 
 
 class Read(NamedTuple):
@@ -76,7 +76,10 @@ class _Known:
         return [(self.chapters.setdefault(r.topic_partition, [_first(Position(r.start))])[-1], r) for r in ranges]
 
     def note(self, entry: Entry, why: str) -> None:
-        """Keep what was begun, and tell the chapters what outputs have of a batch that was dropped."""
+        """Keep what was begun; tell the chapters what outputs have of a dropped batch, and what a copy has passed."""
+        for tp, move in entry.moves.items() if entry.event == "copy" else ():
+            start = move.before.offset if move.before and not is_another(move.before, move.after) else 0
+            self.chapters[tp][-1].copied.append(Part(start, max(start, move.after.offset)))
         if entry.event == "begin":
             self.begun = entry.token, self.places(entry.ranges)
         if entry.having:  # by chapters of that time: a topic may have been made again since
@@ -189,16 +192,13 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions
         there: positions of the topics and the cluster that are meant: the group may be in another one.
     """
     known, began = _Known(), dict[TopicPartition, Position]()
-    chapters, passed = known.chapters, dict[int, list[Part]]()
+    chapters = known.chapters
     for entry in _unbroken(entries, snapshot.version):
         first = {tp: move.after for tp, move in entry.moves.items() if move.before is None and tp not in chapters}
         began |= first
         chapters |= {tp: [Chapter(at, [])] for tp, at in first.items()}
         for _ in _jumps(entry, known):  # what it finds is for `audit`
             pass
-        for tp, move in entry.moves.items() if entry.event == "copy" else ():  # the source may have read it
-            start = move.before.offset if move.before and not is_another(move.before, move.after) else 0
-            passed.setdefault(id(chapters[tp][-1]), []).append(Part(start, max(start, move.after.offset)))
     for tp, stored in snapshot.positions.items():
         for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
             pass
@@ -207,16 +207,14 @@ def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions
         chapter = next((each for each in chapters.get(tp, ()) if not is_another(each.at, at)), None)
         first_at = began.get(tp)
         here = first_at is not None and not is_another(first_at, at)
-        read = Read() if chapter is None else _read_of(chapter, passed.get(id(chapter), ()))
+        read = NOTHING_READ if chapter is None else _read_of(chapter)
         found[tp] = read._replace(began=first_at.offset if first_at and here else 0)
     return found
 
 
-def _read_of(chapter: Chapter, passed: Iterable[Part]) -> Read:
-    left: list[Part] = []
-    for each in passed:
-        left += left_of(each, [*chapter.done, *left])
-    return Read(_spans(chapter.done), 0, _spans([*chapter.perhaps, *chapter.partly]), _spans(left))
+def _read_of(chapter: Chapter) -> Read:
+    perhaps = [*chapter.perhaps, *chapter.partly]
+    return Read(_spans(chapter.done), 0, _spans(perhaps), _spans(chapter.passed()))
 
 
 def _spans(parts: Iterable[Part]) -> tuple[tuple[int, int], ...]:

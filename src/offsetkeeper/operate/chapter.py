@@ -35,6 +35,7 @@ class Chapter:
         partly: offsets that only some outputs have, and that no batch has committed.
         perhaps: offsets that outputs without a mark may have, and that no batch has committed since.
         doubtful: offsets that were committed, and that such outputs may have had by then.
+        copied: offsets that copies of the ledger have passed.
     """
 
     at: Position
@@ -46,6 +47,7 @@ class Chapter:
     partly: list[Part] = field(default_factory=list)
     perhaps: list[Part] = field(default_factory=list)
     doubtful: list[Part] = field(default_factory=list)
+    copied: list[Part] = field(default_factory=list)
 
     def jump(self, there: Position, version: int, why: str) -> None:
         """Move the position without a commit."""
@@ -86,7 +88,7 @@ class Chapter:
         """Note that outputs may have offsets, beside the position: they may come again if they are read again."""
         known = _within([*self.done, *self.partly, *self.perhaps], part.start, part.end)
         self.doubtful += [each._replace(version=part.version, why=part.why) for each in known]
-        self.perhaps += left_of(part, known)
+        self.perhaps += _left_of(part, known)
 
     def have(self, part: Part, *, whole: bool) -> None:
         """Note that outputs have offsets, beside the position: they come again if they are read again.
@@ -99,7 +101,7 @@ class Chapter:
         self.again += [each._replace(version=part.version, why=part.why) for each in known]
         self.doubtful += _within(self.perhaps, part.start, part.end)
         self.perhaps = _without(self.perhaps, part.start, part.end)
-        fresh = left_of(part, known)
+        fresh = _left_of(part, known)
         self.back += [here for each in fresh for here in _within([each], self.at.offset, each.end)]
         if whole:
             self.done = _joined(self.done + self._new(Part(part.start, part.end)))
@@ -107,6 +109,13 @@ class Chapter:
             self.partly = _without(self.partly, part.start, part.end)
         else:
             self.partly += [Part(each.start, each.end) for each in fresh]
+
+    def passed(self) -> list[Part]:
+        """Return the offsets that copies have passed, and no batch has committed: the sources may have read them."""
+        found: list[Part] = []
+        for each in self.copied:
+            found += _left_of(each, [*self.done, *found])
+        return found
 
     def gaps(self) -> list[Part]:
         """Return the offsets before the position that no batch has committed."""
@@ -126,7 +135,7 @@ class Chapter:
 
     def _new(self, part: Part) -> list[Part]:
         """Return what no batch has committed of a part."""
-        return left_of(part, self.done)
+        return _left_of(part, self.done)
 
 
 def _within(parts: Iterable[Part], start: int, end: int) -> list[Part]:
@@ -144,7 +153,7 @@ def _without(parts: Iterable[Part], start: int, end: int) -> list[Part]:
     return [piece for each in parts for piece in left(each) if piece.start < piece.end]
 
 
-def left_of(part: Part, taken: Iterable[Part]) -> list[Part]:
+def _left_of(part: Part, taken: Iterable[Part]) -> list[Part]:
     """Return what none of the taken ones has of a part."""
     parts = [part]
     for each in taken:

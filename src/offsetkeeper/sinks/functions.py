@@ -133,9 +133,9 @@ def _check(function: F, *arguments: str) -> F:
 
 
 def _check_written(sink: object, returned: object) -> None:
-    """Refuse a frame, or a writer that was never told to save: nobody writes it, and its records would be lost.
+    """Refuse a frame, or a writer that was never told to save: its records would be lost.
 
-    The same holds for a coroutine or a generator: nobody runs it.
+    Refuse a coroutine and a generator too: Python has not run them.
     """
     if isinstance(returned, Mapping | list | tuple | AbstractSet):
         for each in returned.values() if isinstance(returned, Mapping) else returned:
@@ -146,7 +146,8 @@ def _check_written(sink: object, returned: object) -> None:
         does = "writes"
     elif inspect.isawaitable(returned) or inspect.isasyncgen(returned) or inspect.isgenerator(returned):
         does = "runs"
-        getattr(returned, "close", bool)()  # else Python warns of it, beside the error
+        if inspect.iscoroutine(returned):
+            returned.close()  # else Python warns of it, beside the error
     if does:
         raise SettingsError(
             f"{sink!r} returned a {kind.__name__}, and nothing {does} it; the batch was not committed, unless the "

@@ -395,8 +395,8 @@ class Staging(NamedTuple):
         """Return the queries that tell whether a trigger leaves out rows of an upsert, or changes keys.
 
         The first counts the keys, which are as many as the rows that are written; but with no column but the key, rows
-        that are there are not written again. The second counts the keys that the table has afterwards. There are none
-        if there is no trigger, or if fewer rows are meant.
+        that are there are not written again. The second counts the keys that the table has afterwards. Without
+        a trigger, or with fewer_rows="as the table", there are no queries.
         """
         if self.target.mode != "upsert" or not self.relation.triggers or self.target.fewer_rows:
             return []

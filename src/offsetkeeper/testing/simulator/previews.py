@@ -49,6 +49,25 @@ class Act(NamedTuple):
     restored: frozenset[Record]
     rows: Mapping[str, Counter[Record]]
 
+    @classmethod
+    def of(cls, plan: ResetPlan, before: Snapshot, after: Snapshot, rows: Mapping[str, Counter[Record]]) -> Act:
+        """Return a reset, rewind or undo that was done just now.
+
+        Args:
+            plan: of the act.
+            before: the ledger that it changed.
+            after: the ledger that it has made.
+            rows: of each output, how often it has each record.
+        """
+        dropped = before.pending if plan.drops else None
+        restored = before.unsettled if plan.restores else None
+        return cls(
+            {record: promise for step in plan.steps for record, promise in _promised(step)},
+            frozenset(_records(dropped.ranges, before) if dropped else ()),
+            frozenset(_records(restored.ranges, after) if restored else ()),
+            rows,
+        )
+
 
 class Account:
     """What a chain of acts has promised of each record. Pure.
@@ -125,30 +144,27 @@ class Previews:
             plan: of the act.
             before: the ledger that the act changed.
         """
-        promised = {record: promise for step in plan.steps for record, promise in promised_by(step)}
+        rows = {name: self._rows(name) for name in self._world.scenario.every_output}
+        act = Act.of(plan, before, self._world.store.state.snapshot, rows)
         for step in plan.steps:
             told = Counter(
-                p for record, p in promised.items() if TopicPartition(record[0], record[2]) == step.topic_partition
+                p for record, p in act.promised.items() if TopicPartition(record[0], record[2]) == step.topic_partition
             )
             if (told[Promise.AGAIN], told[Promise.SKIPPED]) != (step.replayed, step.skipped):
                 self._broken(f"{step} says other numbers than {told}")
-        if (
-            plan.clusters and self._world.scenario.history < _WHOLE
-        ):  # it may have been read there before, as a note says
-            promised = {r: Promise.OPEN if p is Promise.FRESH else p for r, p in promised.items()}
-        there = frozenset[tuple[str, str, int, int]]()
+        if plan.clusters and self._world.scenario.history < _WHOLE:
+            # It may have been read there before, as a note says.
+            fresh = {record: Promise.OPEN for record, promise in act.promised.items() if promise is Promise.FRESH}
+            act = act._replace(promised={**act.promised, **fresh})
         if plan.drops is not None and before.pending is not None:
-            there = frozenset(records_of(before.pending.ranges, before))
+            there = act.may_be_there
             may = (*plan.drops.again, *plan.drops.stays)
-            at, again = self._world.store.state.snapshot.positions, set(records_of(may, before))
+            at, again = self._world.store.state.snapshot.positions, set(_records(may, before))
             ids = {topic.topic_id for place in self._places for topic in place.topics.values()}
             here = self._world.cluster.place.cluster_id
             away = {tp for tp in at if at[tp].cluster_id != here}  # nobody can see whether topics there were made again
             if again != {r for r in there if (r[1] in ids or TopicPartition(r[0], r[2]) in away) and _comes(r, at)}:
                 self._broken(f"of {sorted(there)} comes again, as the preview says: {sorted(again)}")
-        batch = before.unsettled if plan.restores else None
-        restored = frozenset(records_of(batch.ranges, self._world.store.state.snapshot) if batch is not None else ())
-        act = Act(promised, there, restored, {name: self._rows(name) for name in self._world.scenario.every_output})
         self._account.acts.append(act)
         if self._world.scenario.history >= _WHOLE:
             self._check_truth(act)
@@ -276,7 +292,7 @@ class Previews:
         self._world.schedule.violate(f"(p) {what}")
 
 
-def promised_by(step: Step) -> Iterator[tuple[Record, Promise]]:
+def _promised(step: Step) -> Iterator[tuple[Record, Promise]]:
     """Yield what a step of a plan promises of records. It says nothing of the others."""
     tp, new = step.topic_partition, step.new
     start = step.beginning if step.old is None or step.another else max(step.old, step.beginning)
@@ -296,7 +312,7 @@ def _comes(record: Record, positions: Positions) -> bool:
     return at.topic_id == topic_id and at.offset <= offset
 
 
-def records_of(ranges: tuple[OffsetRange, ...], known: Snapshot) -> Iterator[Record]:
+def _records(ranges: tuple[OffsetRange, ...], known: Snapshot) -> Iterator[Record]:
     """Yield the records of ranges, of the topics that a ledger has positions of."""
     for each in ranges:
         at = known.positions[each.topic_partition]
