@@ -70,10 +70,10 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("chains", [210, 100_000])
-def test_what_previews_promise_is_what_comes(chains: int) -> None:
+@pytest.mark.parametrize(("seed", "chains"), [("previews", 210), *((f"previews {n}", 10_000) for n in range(10))])
+def test_what_previews_promise_is_what_comes(seed: str, chains: int) -> None:
     """The same chains each time: up to six acts, with runs, crashes and events between them."""
-    broken = wander_chains("previews", chains)
+    broken = wander_chains(seed, chains)
     assert broken is None, str(broken)
 
 

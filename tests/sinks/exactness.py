@@ -25,11 +25,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.offsets import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange, Position
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.sink import Joiner
 from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.rivals import PARTITION, next_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,6 +155,7 @@ class Exactness:
         here: whether a thorough run may do the work of the tasks in this process.
         whole, text: the types of a number and of a text in its tables.
         parts: whether readers see a part of a batch that was refused.
+        store: a store in the sink's database, if rows and offsets can be one transaction: half of the batches land so.
         share: which part of the examples of a thorough run must land at least, so that the property shows something.
     """
 
@@ -159,6 +164,7 @@ class Exactness:
     whole = "int"
     text = "text"
     parts = False
+    store: Store | None = None
     share = 0.0
 
     def kinds(self) -> st.SearchStrategy[Kind]:
@@ -173,6 +179,10 @@ class Exactness:
         """Return statements that make a table `{name}` with columns `id` and `item` take fewer rows, or none."""
         return st.just("")
 
+    def triggers(self, column: str, kind: Kind) -> st.SearchStrategy[str]:  # noqa: ARG002 - for subclasses
+        """Return statements that make a table `{name}` change this column of a key on its way, or none."""
+        return st.just("")
+
     def create(self, name: str, columns: dict[str, str], key: Sequence[str] = ()) -> None:
         """Make a table of these columns, with a unique key that may be null if the server has that.
 
@@ -182,7 +192,7 @@ class Exactness:
         raise NotImplementedError
 
     def run(self, statement: str) -> None:
-        """Execute one of `obstacles`."""
+        """Execute one of `obstacles` or `triggers`."""
         raise NotImplementedError
 
     def sink(self, name: str, **words: Any) -> Sink:
@@ -217,7 +227,7 @@ class Exactness:
             schema = ", ".join(["id int", *(f"{column} {kind.spark}" for column, kind in kinds.items())])
             frame = made(spark, [(place, *row) for place, row in enumerate(rows)], schema, here=self.here and THOROUGH)
             tried.add(name)
-            why = land(self.sink(name), frame, name, 1)
+            why = land(self.sink(name), frame, name, 1, self._drawn_store(data))
             found = {row[0]: row[1:] for row in self.read(name, ["id", *kinds])}
             if why is not None:
                 assert any(column in str(why) for column in kinds), why
@@ -247,6 +257,7 @@ class Exactness:
             if obstacle:
                 self.run(obstacle.format(name=name))
             there = 0
+            store = self._drawn_store(data)
             tried.add(name)
             for sequence in range(1, data.draw(st.integers(1, 2)) + 1):
                 rows = data.draw(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=1, max_size=5))
@@ -255,6 +266,7 @@ class Exactness:
                     made(spark, rows, "id int, item string", here=self.here and THOROUGH),
                     name,
                     sequence,
+                    store,
                 )
                 found = len(self.read(name, ["id"]))
                 if why is not None:
@@ -282,24 +294,28 @@ class Exactness:
             }
             columns = {**{column: kind.declared for column, kind in kinds.items()}, "item": self.text}
             self._made(name, columns, tuple(kinds))
+            trigger = data.draw(self.triggers(*next(iter(kinds.items()))))
+            if trigger:
+                self.run(trigger.format(name=name))
             schema = ", ".join([COLUMNS, *(f"{column} {kind.spark}" for column, kind in kinds.items()), "item string"])
             pools = [data.draw(_pool(kind)) for kind in kinds.values()]
             if data.draw(st.integers(0, 7)) == 0:
                 pools[0].append(None)
             there: dict[Any, tuple[Any, str]] = {}
+            store = self._drawn_store(data)
             tried.add(name)
             for sequence in range(1, data.draw(st.integers(1, 3)) + 1):
                 rows = data.draw(_rows(pools))
                 frame = made(
                     spark, [(*row[:3], *row.key, row.item) for row in rows], schema, here=self.here and THOROUGH
                 )
-                why = land(self.sink(name, mode="upsert", key=tuple(kinds)), frame, name, sequence)
+                why = land(self.sink(name, mode="upsert", key=tuple(kinds)), frame, name, sequence, store)
                 found = self.read(name, [*kinds, "item"])
                 if why is None:
                     there |= _last(rows)
                     landed.add(name)
                 else:
-                    assert any(column in str(why) for column in kinds), why
+                    assert any(column in str(why) for column in (*kinds, *([name] if trigger else ()))), why
                 if why is None or not self.parts:
                     told = sorted(map(repr, there.values())), sorted(map(repr, found)), why
                     assert self._keyed(kinds, there.values(), found), told
@@ -308,6 +324,9 @@ class Exactness:
 
         holds()
         self._shown(tried, landed)
+
+    def _drawn_store(self, data: st.DataObject) -> Store | None:
+        return self.store if self.store and data.draw(st.booleans()) else None
 
     def _made(self, name: str, columns: dict[str, str], key: Sequence[str] = ()) -> None:
         try:
@@ -395,13 +414,40 @@ def made(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str, *, h
     return frame  # type: ignore[no-any-return]  # of two kinds
 
 
-def land(sink: Sink, frame: DataFrame, group: str, sequence: int) -> OffsetkeeperError | None:
-    """Land a batch as the engine does, exactly once; return why it was refused."""
+def land(
+    sink: Sink, frame: DataFrame, group: str, sequence: int, store: Store | None = None
+) -> OffsetkeeperError | None:
+    """Land a batch as the engine does, exactly once; return why it was refused.
+
+    Args:
+        sink: where it lands.
+        frame: the rows.
+        group: the consumer group.
+        sequence: number of the batch, from 1.
+        store: a store in the sink's database; without one the sink keeps a mark.
+    """
     try:
-        once: Any = Once(sink.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE), "")  # type: ignore[arg-type]
-        once.write(frame, Batch(group, "token", sequence, (OffsetRange("orders", 0, sequence - 1, sequence),)))
+        way = sink.prepare(store or MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+        if isinstance(way, Joiner):
+            _join(way, frame, group, store)
+        else:
+            ranges = (OffsetRange("orders", 0, sequence - 1, sequence),)
+            Once(way, "").write(frame, Batch(group, "token", sequence, ranges))  # type: ignore[arg-type]
     except OutcomeUnknown:
         raise
     except OffsetkeeperError as error:
         return error
     return None
+
+
+def _join(way: Joiner, frame: DataFrame, group: str, store: Any) -> None:
+    """Land the next batch in the ledger's transaction."""
+    ledger = Ledger(store, group)
+    ledger.acquire()
+    if not ledger.snapshot.positions:
+        ledger.place({PARTITION: Position(0)})
+    batch = next_batch(ledger, 1)
+    ledger.begin(batch)
+    finish = way.stage(frame, batch)
+    with ledger.transaction(batch) as connection:
+        finish(connection)

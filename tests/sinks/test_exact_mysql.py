@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, date, datetime, time
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 from offsetkeeper.sinks import Table
+from offsetkeeper.stores import open_store
 from offsetkeeper.testing.mariadb import MariaDBServer
 from sinks.exactness import SMALL_DAYS, TEXTS, VALUES, WALLS, Exactness, Kind, decimals, whole
 
@@ -45,7 +47,8 @@ class TestMySQL(Exactness):
             found = self.query("select collation_name, character_set_name from information_schema.collations")
             self.collations = [(name, charset) for name, charset in found if charset not in {None, "binary"}]
             self.characters = cache(self._characters)
-            yield
+            with closing(open_store(self.url)) as self.store:
+                yield
 
     def query(self, statement: str) -> list[Any]:
         """Return what a statement finds."""
@@ -78,6 +81,13 @@ class TestMySQL(Exactness):
                 "create trigger {name}_t before insert on {name} for each row set new.item = 'c'",
             ]
         )
+
+    def triggers(self, column: str, kind: Kind) -> st.SearchStrategy[str]:
+        """See `Exactness`."""
+        upper = (
+            f"create trigger {{name}}_u before insert on {{name}} for each row set new.{column} = upper(new.{column})"
+        )
+        return st.sampled_from(["", "", "", *([upper] if "character set" in kind.declared else ())])
 
     def create(self, name: str, columns: dict[str, str], key: Sequence[str] = ()) -> None:
         """See `Exactness`."""

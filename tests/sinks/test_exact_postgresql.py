@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import strategies as st
 
 from offsetkeeper.sinks import Table
+from offsetkeeper.stores import open_store
 from sinks.exactness import TEXTS, VALUES, Exactness, Kind
+from sinks.postgresql_texts import SERVER_ALONE, TEXTS_OF, meaning
 
 TYPES = """
     select format_type(oid, null), typmodin <> 0, typcategory::text from pg_type
@@ -48,22 +51,6 @@ STYLES = """
         execute format('alter database %I set datestyle = %L', current_database(), 'SQL, DMY');
         execute format('alter database %I set timezone = %L', current_database(), 'Asia/Kolkata');
     end $$"""
-FIELDS = (["1y", "2 years"], ["3mon", "0.5 mon"], ["4d", "1.5 days"], ["5h", "6:07", "06:07:08.123"])
-
-
-def spans() -> st.SearchStrategy[str]:
-    """Return texts of intervals: fields with or without a sign, and what may stand between them."""
-    fields = st.tuples(*(st.sampled_from(["", "", *each]) for each in FIELDS)).map(lambda each: [*filter(None, each)])
-    signs = st.lists(st.sampled_from(["", "", "", "-", "+"]), min_size=len(FIELDS), max_size=len(FIELDS))
-    return st.builds(
-        lambda first, fields, signs, between: first + between.join(map("".join, zip(signs, fields, strict=False))),
-        st.sampled_from(["", "-", "-", "@ -"]),
-        fields,
-        signs,
-        st.sampled_from(["", " ", " ", ",", "_"]),
-    )
-
-
 READ = [
     *("10:00", "10:00:00.5", "10:00:00.1234567", "now", "24:00:00", "10:00:00+02", "10:00:00.123987-05:30", "allballs"),
     *("1 day", "-1 day 02:03:04", "1 day 05:00", "0.0000001 seconds", "1.5 months", "P1Y2DT3H", "-02:03:04.123456"),
@@ -129,7 +116,8 @@ class TestPostgreSQL(Exactness):
             self.connection.execute("set intervalstyle = 'postgres'")
             self.types = self.connection.execute(TYPES).fetchall()
             self.collations = ["", *(f' collate "{name}"' for (name,) in self.connection.execute(COLLATIONS))]
-            yield
+            with closing(open_store(database)) as self.store:
+                yield
 
     def declared(self) -> st.SearchStrategy[str]:
         """Return types of the catalog, with their modifiers, nullable or not."""
@@ -151,13 +139,16 @@ class TestPostgreSQL(Exactness):
         near = st.sampled_from(sorted(NEAR)).flatmap(
             lambda name: st.sampled_from(NEAR[name]).map(lambda declared: Kind(declared, name, VALUES[name]))
         )
-        intervals = st.just(Kind("interval", "string", spans()))
-        return st.one_of(near, near, near, read, any_pair, arrays, intervals)
+        texts = st.sampled_from(sorted(TEXTS_OF)).flatmap(
+            lambda name: st.sampled_from([name, f"{name}[]"]).map(lambda declared: _texts(declared, TEXTS_OF[name]))
+        )
+        return st.one_of(near, near, near, read, any_pair, arrays, texts, texts)
 
     def keys(self) -> st.SearchStrategy[Kind]:
         """Return texts of each collation, and other types."""
         texts = st.tuples(st.sampled_from(["text", "varchar(9)", "char(3)", "short"]), st.sampled_from(self.collations))
-        read = st.sampled_from(["uuid", "time", "timetz", "interval", "inet", "colour", "bit(3)", "int4range", "jsonb"])
+        read = st.sampled_from(["uuid", "inet", "colour"])
+        drawn = st.sampled_from(["time", "time(0)", "time(3)", "timetz(1)", "interval", "bit(3)", "int4range", "jsonb"])
         others = st.sampled_from(
             [("int", "long"), ("bytea", "binary"), ("numeric", "decimal(5,2)"), ("timestamptz(0)", "timestamp")]
         )
@@ -166,6 +157,9 @@ class TestPostgreSQL(Exactness):
             texts.map(lambda it: Kind("".join(it), "string", TEXTS)),
             texts.map(lambda it: Kind("".join(it), "string", TEXTS)),
             read.map(lambda name: Kind(name, "string", st.sampled_from(READ))),
+            drawn.map(
+                lambda name: Kind(name, "string", TEXTS_OF[name if name in TEXTS_OF else name.partition("(")[0]])
+            ),
             others.map(lambda it: Kind(it[0], it[1], VALUES[it[1]])),
         )
 
@@ -186,6 +180,14 @@ class TestPostgreSQL(Exactness):
             ]
         )
 
+    def triggers(self, column: str, kind: Kind) -> st.SearchStrategy[str]:
+        """Return triggers that make one text of several, or leave rows out."""
+        body = "create function u{name}() returns trigger language plpgsql as $$begin %s; return new; end$$"
+        fires = "create trigger u before insert or update on {name} for each row execute function u{name}()"
+        does = [f"new.{column} := upper(new.{column})", f"if new.{column} = 'a' then return null; end if"]
+        texts = kind.declared.startswith(("text", "varchar"))
+        return st.sampled_from(["", "", "", *(f"{body % each}; {fires}" for each in does if texts)])
+
     def create(self, name: str, columns: dict[str, str], key: Sequence[str] = ()) -> None:
         """Make a table with a unique index that may have nulls."""
         parts = [f"{column} {declared}" for column, declared in columns.items()]
@@ -202,37 +204,33 @@ class TestPostgreSQL(Exactness):
         return Table(self.database, name, **words)
 
     def read(self, name: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return rows by psycopg; what is not a plain value as text."""
-        types: dict[str, str] = dict(
-            self.connection.execute(
-                "select attname, format_type(atttypid, null) from pg_attribute where attrelid = %s::regclass", [name]
-            ).fetchall()
-        )
-        listed = [column if types[column] in PLAIN else f"{column}::text" for column in columns]
+        """Return rows by psycopg; what is not a plain value as text, and so within arrays."""
+        types = self.connection.execute(
+            "select attname, format_type(atttypid, null) from pg_attribute where attrelid = %s::regclass", [name]
+        ).fetchall()
+        listed = [f"{column}{_read_as(kind)}" for wanted in columns for column, kind in types if column == wanted]
         return self.connection.execute(f"select {', '.join(listed)} from {name}".encode()).fetchall()  # noqa: S608 - names of ours
 
     def same(self, kind: Kind, given: Any, found: Any) -> bool:
-        """Texts are compared with what PostgreSQL itself reads in them."""
+        """Texts have the same meaning, worked out here wherever that can be."""
         if given is None or found is None:
             return given is found
-        declared = kind.declared.partition(" not null")[0].partition(" collate")[0]
-        if declared.endswith("[]"):
-            return self._same_list(declared, given, found)
+        if isinstance(given, list):
+            element = kind._replace(declared=kind.declared.replace("[]", ""), spark=kind.spark[len("array<") : -1])
+            return len(given) == len(found) and all(map(self.same, [element] * len(given), given, found))
         if isinstance(given, str):
-            whole = _without_modifier(declared)
-            [(read,)] = self.connection.execute(f"select (%s::text)::{whole}::text".encode(), [given]).fetchall()
-            return bool(found.rstrip(" ") == read.rstrip(" ") if declared.startswith("char") else found == read)
+            return self._same_text(_plain(kind.declared), given, found)
         if isinstance(given, dt.date) and not isinstance(given, dt.datetime) and isinstance(found, dt.datetime):
             return found == dt.datetime(given.year, given.month, given.day)  # noqa: DTZ001 - a wall clock
-        if kind.spark == "float" and declared == "real":  # psycopg reads the shortest text of a float
+        if kind.spark == "float" and _plain(kind.declared) == "real":  # psycopg reads the shortest text of a float
             return struct.pack("f", given) == struct.pack("f", found) or given != given != found  # noqa: PLR0124 - NaN
         return super().same(kind, given, found)
 
-    def _same_list(self, declared: str, given: list[Any], found: str) -> bool:
-        whole = _without_modifier(declared.removesuffix("[]"))
-        statement = f"select %s::{whole}[]::text".encode()
-        [(read,)] = self.connection.execute(statement, [[None if each is None else each for each in given]]).fetchall()
-        return bool(read == found)
+    def _same_text(self, whole: str, given: str, found: str) -> bool:
+        if whole not in SERVER_ALONE:
+            return bool(meaning(whole, given) == meaning(whole, found))
+        [(read,)] = self.connection.execute(f"select (%s::text)::{whole}::text".encode(), [given]).fetchall()
+        return bool(found == read)
 
 
 PLAIN = {"smallint", "integer", "bigint", "numeric", "real", "double precision", "text", "character varying", "boolean"}
@@ -246,6 +244,9 @@ PLAIN |= {
     "filled",
     "rough",
 }
+# What else a type is called, and what a domain is of.
+NAMES = {"char": "character", "varchar": "text", "time": "time without time zone", "timetz": "time with time zone"}
+NAMES |= {"varbit": "bit varying", "short": "text", "filled": "text", "rough": "timestamp with time zone"}
 NEAR = {
     "int": [
         "smallint",
@@ -281,11 +282,23 @@ def _placed(name: str) -> str:
     return name
 
 
-def _without_modifier(declared: str) -> str:
-    if declared.startswith("interval"):
-        return "interval"
+def _plain(declared: str) -> str:
+    """Return the name that the server gives to a type, without modifier."""
+    declared = declared.partition(" not null")[0].partition(" collate")[0]
     before, _, after = declared.partition("(")
-    kind = (before + after.partition(")")[2]).strip()
-    return {"char": "bpchar", "character": "bpchar", "bit": '"bit"', "short": "text", "rough": "timestamptz"}.get(
-        kind, kind
-    )
+    name = (before + after.partition(")")[2]).strip()
+    return "interval" if name.startswith("interval") else NAMES.get(name, name)
+
+
+def _read_as(kind: str) -> str:
+    """Return the cast by which psycopg gets a plain value, or a text, or a list of these."""
+    element, array, _ = kind.partition("[]")
+    if element not in PLAIN:
+        return f"::text{array}"
+    return f"::{NAMES[element]}[]" if array and element in NAMES else ""
+
+
+def _texts(declared: str, texts: st.SearchStrategy[str]) -> Kind:
+    if declared.endswith("[]"):
+        return Kind(declared, "array<string>", st.lists(texts | st.none(), max_size=3))
+    return Kind(declared, "string", texts)

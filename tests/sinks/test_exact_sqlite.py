@@ -14,6 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from offsetkeeper.sinks import Table
+from offsetkeeper.stores import open_store
 from sinks.exactness import TEXTS, VALUES, Exactness, Kind
 
 TYPES = [
@@ -59,7 +60,8 @@ class TestSQLite(Exactness):
     def file(self, tmp_path: Path) -> Iterator[None]:
         """A file of this test."""
         self.path = tmp_path / "shop.db"
-        with closing(sqlite3.connect(self.path, isolation_level=None)) as self.connection:
+        connected = closing(sqlite3.connect(self.path, isolation_level=None))
+        with connected as self.connection, closing(open_store(f"sqlite:///{self.path}")) as self.store:
             yield
 
     def kinds(self) -> st.SearchStrategy[Kind]:
@@ -81,6 +83,13 @@ class TestSQLite(Exactness):
     def obstacles(self) -> st.SearchStrategy[str]:
         """Return triggers and indexes."""
         return st.sampled_from(["", *OBSTACLES])
+
+    def triggers(self, column: str, kind: Kind) -> st.SearchStrategy[str]:
+        """Return triggers that make one text of several, or leave rows out."""
+        upper = f"after insert on {{name}} begin update {{name}} set {column} = upper({column}) where rowid = new.rowid"  # noqa: S608 - names of ours
+        less = f"before insert on {{name}} when new.{column} = 'a' begin select raise(ignore)"
+        does = [upper, less] if kind.declared.startswith("text") else []
+        return st.sampled_from(["", "", "", *(f"create trigger u{{name}} {each}; end" for each in does)])
 
     def create(self, name: str, columns: dict[str, str], key: Sequence[str] = ()) -> None:
         """Make a table, its key as a constraint or as an index."""

@@ -117,7 +117,8 @@ _WIRES: Mapping[str, _Wire] = {
 }
 # Categories that PostgreSQL reads from text: enums, networks, geometry, bit strings, ranges, json, uuid and others.
 _FROM_TEXT = frozenset("EIGVRU")
-_NOT_FROM_TEXT = frozenset({"bytea", "seg"})
+_OF_SYSTEM = ("tid", "cid", "xid", "xid8")  # for which 010 is 8, and -1 is the greatest number
+_NOT_FROM_TEXT = frozenset({"bytea", "seg", *_OF_SYSTEM})
 _RANGE = "R"
 _RANGES = frozenset(
     f"{of}{kind}" for of in ("int4", "int8", "num", "ts", "tstz", "date") for kind in ("range", "multirange")
@@ -188,6 +189,10 @@ _REMEDIES = {
     ("float", "numeric"): "would be rounded: cast to decimal",
     ("double", "float4"): "would be rounded: cast to float",
     ("string", "seg"): "would be rounded to 6 digits: make the column text",
+    **{
+        ("string", kind): "would be octal or wrap around in some numbers: make it text or numeric"
+        for kind in _OF_SYSTEM
+    },
 }
 
 
