@@ -290,7 +290,7 @@ def test_a_preview_tells_what_is_left_what_is_dropped_and_how_near_retention_is(
     told = desk.json("reset", "shop", "--all-topics", "--to-earliest")
     again = {"again": [[desk.topic, 0, 4, 6]], "stays": []}
     assert told["left"] == [[other, 1]]
-    assert told["drops"] == {"batch": batch.id, "written": [], "lands_in": []} | again
+    assert told["drops"] == {"batch": batch.id, "written": [], "lands_in": [], "unasked": []} | again
     step = next(each for each in told["steps"] if each["old"] == 4)
     assert 0 < step["retention_used"] < 0.01
     assert step["seconds_left"] > 600_000

@@ -317,3 +317,81 @@ def test_an_output_that_may_have_a_batch_must_not_be_left_out(lab: Lab, name: st
     run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)))
     assert one.counted() == two.counted() == ALL
     assert lab.snapshot().landed == {"one": Landed(1), "two": Landed(1)}
+
+
+def findings(lab: Lab) -> list[tuple[Kind, int, int, int]]:
+    """Return what `verify` finds, without its reasons."""
+    every = audit(lab.history(), lab.snapshot())
+    return sorted((each.kind, each.topic_partition.partition, each.start, each.end) for each in every)  # type: ignore[union-attr]
+
+
+def test_an_output_that_was_restored_gets_what_a_reset_has_dropped_and_left_in_its_partition(
+    lab: Lab, name: str, tmp_path: Path
+) -> None:
+    """The ledger had noted that it has the batch: its records counted as done, and were in this output never more."""
+    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db", after=dies)
+    with pytest.raises(Died):
+        run(lab, name, Outputs(one=one, two=two))
+    with lab.ledger() as ledger:
+        ledger.rewind({TopicPartition(name, 0): Position(2)}, "skip", force=True)
+    one.path.unlink()
+    both = Outputs(one=Marked(one.path), two=Marked(two.path))
+    with pytest.raises(MarkBehind, match="--output one --sequence 0"):
+        run(lab, name, both)
+    with lab.ledger() as ledger:
+        ledger.adopt("one", 0, "restored", force=True)
+    run(lab, name, both)
+    stays = {(1, 0): 1, (1, 1): 1}
+    assert one.counted() == stays
+    assert two.counted() == Counter(ALL) + Counter(stays)
+    assert findings(lab) == [(Kind.GAP, 0, 0, 2), (Kind.OVERLAP, 1, 0, 2)]
+
+
+def test_what_an_output_lacks_that_is_away_for_a_start_that_drops_comes_when_it_is_back(
+    lab: Lab, name: str, tmp_path: Path
+) -> None:
+    """A reset has dropped the batch. The outputs that were there have it, so it counted as done for the other too."""
+    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db", before=dies)
+    with pytest.raises(Died):
+        run(lab, name, Outputs(one=one, two=two))
+    with lab.ledger() as ledger:
+        ledger.rewind({TopicPartition(name, 0): Position(2)}, "skip", force=True)
+    with pytest.raises(Died):
+        run(lab, name, Outputs(one=Marked(one.path, before=dies)), policies=Policies(pending="drop"))
+    run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)))
+    stays = {(1, 0): 1, (1, 1): 1}
+    assert two.counted() == stays
+    assert one.counted() == Counter(ALL) + Counter(stays)
+    assert findings(lab) == [(Kind.GAP, 0, 0, 2), (Kind.OVERLAP, 1, 0, 2)]
+
+
+def test_verify_says_what_an_output_has_twice_that_was_away_when_its_batch_was_dropped(
+    lab: Lab, name: str, tmp_path: Path
+) -> None:
+    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db", before=dies)
+    with pytest.raises(Died):
+        run(lab, name, Outputs(one=one, two=two))
+    with pytest.raises(Died):
+        run(lab, name, Outputs(two=Marked(two.path, before=dies)), policies=Policies(pending="drop"))
+    run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)), policies=Policies(pending="drop"))
+    assert two.counted() == ALL
+    assert one.counted() == Counter(ALL) + Counter(ALL)
+    assert findings(lab) == [(Kind.OVERLAP, p, 0, 2) for p in (0, 1)]
+
+
+def test_verify_says_what_a_function_may_have_twice_of_a_batch_that_a_start_drops(lab: Lab, name: str) -> None:
+    rows = Counter[tuple[int, int]]()
+
+    def collect(records: Any, _: Any) -> None:
+        rows.update((row["partition"], row["offset"]) for row in records.collect())
+
+    def collect_and_die(records: Any, batch: Any) -> None:
+        collect(records, batch)
+        raise Died
+
+    with pytest.raises(Died):
+        lab.pipeline(name).run(lab.spark, collect_and_die, guarantee="at_least_once", until="caught_up")
+    pipeline = lab.pipeline(name, policies=Policies(pending="drop"))
+    pipeline.run(lab.spark, collect, guarantee="at_least_once", until="caught_up")
+    assert rows == Counter(ALL) + Counter(ALL)
+    assert findings(lab) == [(Kind.MAYBE_TWICE, p, 0, 2) for p in (0, 1)]

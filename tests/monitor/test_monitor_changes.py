@@ -132,7 +132,7 @@ def test_a_preview_tells_what_is_dropped_and_how_near_retention_is(till: Till) -
     found = till.preview(to="earliest", all_topics=True)
     again = [[till.topic, 0, 4, 6]]
     assert (found["drops"], found["left"]) == (
-        {"batch": batch.id, "written": [], "lands_in": [], "again": again, "stays": []},
+        {"batch": batch.id, "written": [], "lands_in": [], "again": again, "stays": [], "unasked": []},
         [],
     )
     assert "is dropped" in found["notes"][0]

@@ -11,7 +11,7 @@ import pytest
 
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.model import Change, Entry, Having, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import (
@@ -296,6 +296,30 @@ def test_a_target_that_keeps_its_own_history_is_told(source: MemoryStore, target
     copy("g", target, source, overwrite=True)
     newest = source.history("g", 1)[0]
     assert (newest.event, [entry.event for entry in source.history("g", 100)].count("rewind")) == ("copy", 1)
+
+
+def test_a_batch_that_only_the_target_has_begun_is_dropped_in_the_history_too(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    """It was dropped without a word, and what outputs have of it came twice."""
+    copy("g", source, target)
+    read_on(source, 2)
+    there = Ledger(target, "g")
+    there.acquire()
+    there.abandon("to begin anew")
+    there.begin(batch := there.batch([OffsetRange(*A, 4, 7)]))
+    there.release()
+    plan = preview("g", source, target, overwrite=True)
+    assert plan.drops == batch
+    assert plan.notes[-1].endswith("may have its records, and get them twice if they are read again: a 0 4 7")
+    copied = copy("g", source, target, overwrite=True)
+    newest = target.history("g", 1)[0]
+    assert (newest.event, newest.ranges, newest.having) == ("copy", batch.ranges, Having.MAYBE)
+    read_on(target, 9)
+    found = audit(target.history("g", 1000)[::-1], target.load("g"))
+    assert [(each.kind, each.start, each.end) for each in found if each.kind is Kind.MAYBE_TWICE] == [
+        (Kind.MAYBE_TWICE, copied.positions[A].offset, 7)
+    ]
 
 
 def read_on(store: Store, by: int) -> None:

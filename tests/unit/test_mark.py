@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from offsetkeeper.core.batch import Batch, QueryBatch
+from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.life import Fate, Situation, at_start, has, landed_text
 from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing, together
-from offsetkeeper.core.model import Guarantee, Landed, Snapshot
+from offsetkeeper.core.model import Guarantee, Having, Landed, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch, StartRefused
@@ -71,7 +71,7 @@ def test_a_batch_whose_rest_was_dropped_cannot_be_finished_exactly_once() -> Non
     with pytest.raises(StartRefused, match="output 'one' has the mark of a run that dropped it"):
         at_start(replace(found, landings={"one": Landing.CUT, "two": A}))
     assert at_start(replace(found, landings={"one": Landing.PARTLY, "two": A})) is Fate.FINISH
-    assert landed_text(BATCH, {"one": Landing.CUT}).startswith(
+    assert landed_text(replace(found, landings={"one": Landing.CUT})).startswith(
         "output 'one' has a part of it, and will not get the rest"
     )
 
@@ -235,9 +235,43 @@ def test_whether_outputs_have_a_batch_counts_those_that_are_marked_in_the_ledger
 
 
 def test_what_became_of_a_dropped_batch_is_told_for_each_output() -> None:
-    batch = replace(BATCH, lands_in=("one", "two", "three", "four", ""))
-    found = {"one": L, "two": V, "three": Landing.PASSED, "": L}
-    assert landed_text(batch, found) == (
-        "output 'one' has it; output 'two' does not have it; output 'three' may have it; "
-        "whether output 'four' has it is unknown: the program has no such output; the output has it"
-    )
+    batch = replace(BATCH, lands_in=("one", "two", "three", "four"), written=("five", "six"))
+    landings = {"one": L, "two": V, "three": Landing.PASSED}
+    here = ["one", "two", "three", "five", "seven", "eight"]
+    found = Situation(batch, AT, (), Guarantee.EXACTLY_ONCE, Policies(), here, landings, joined=("eight",))
+    assert landed_text(found).split("; ") == [
+        "output 'one' has it",
+        "output 'two' does not have it",
+        "output 'three' may have it",
+        "whether output 'four' has it is unknown: the program has no such output",
+        "output 'five' has it",
+        "output 'six' has it",
+        "output 'seven' may have it, and keeps no mark",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("batch", "landings", "joined", "held"),
+    [
+        (BATCH, {"one": A, "two": V}, (), Having.NONE),
+        (BATCH, {"one": A}, ("two",), Having.NONE),
+        (BATCH, {}, ("one", "two"), Having.NONE),
+        (BATCH, {"one": A}, (), Having.MAYBE),  # the other one keeps no mark
+        (BATCH, {}, (), Having.MAYBE),
+        (BATCH, {"one": A, "two": Landing.PASSED}, (), Having.MAYBE),
+        (BATCH, {"one": A, "two": Landing.OTHER}, (), Having.MAYBE),
+        (BATCH, {"one": A, "two": Landing.ELSEWHERE}, (), Having.MAYBE),
+        (BATCH, {"one": L, "two": A}, (), Having.SOME),
+        (BATCH, {"one": L, "two": L}, (), Having.ALL),
+        (replace(BATCH, lands_in=("three",)), {"one": A, "two": A}, (), Having.MAYBE),  # which is away
+        (replace(BATCH, program=Program((), {"three": "Function"})), {"one": A, "two": A}, (), Having.MAYBE),
+        (replace(BATCH, written=("three",)), {"one": A, "two": A}, (), Having.SOME),
+        (replace(BATCH, lands_in=("three",)), {"one": L, "two": L}, (), Having.SOME),
+        (replace(BATCH, program=Program((), {"dead_letters": "Function"})), {"one": A, "two": A}, (), Having.NONE),
+    ],
+)
+def test_an_output_that_cannot_be_asked_may_have_a_dropped_batch(
+    batch: Batch, landings: dict[str, Landing], joined: tuple[str, ...], held: Having
+) -> None:
+    found = Situation(batch, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ["one", "two"], landings, joined=joined)
+    assert found.held is held

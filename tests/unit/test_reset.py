@@ -152,7 +152,9 @@ def test_a_plan_comes_back_from_its_file() -> None:
         lambda raw: raw["steps"].pop(),
         lambda raw: raw["steps"][0].update(new=21),
         lambda raw: raw["steps"][0].update(topic_id=None),
-        lambda raw: raw.update(drops={"batch": "g/1/2", "written": [], "lands_in": [], "again": [], "stays": []}),
+        lambda raw: raw.update(
+            drops={"batch": "g/1/2", "written": [], "lands_in": [], "again": [], "stays": [], "unasked": []}
+        ),
         lambda raw: raw.update(digest="0" * 64),
     ],
     ids=["group", "version", "a step less", "an offset", "a topic id", "what is dropped", "the digest"],

@@ -656,6 +656,22 @@ def test_an_adopted_mark_raises_the_sequence_and_drops_a_batch_that_could_not_la
         refused(free, Adopt("topic", wrong), SettingsError)  # type: ignore[arg-type] # on purpose
 
 
+@pytest.mark.parametrize(("sequence", "noted"), [(6, ("other",)), (7, ("topic", "other"))])
+def test_an_adopted_mark_that_is_older_forgets_that_the_output_has_the_batch(
+    sequence: int, noted: tuple[str, ...]
+) -> None:
+    """Of a batch that a reset has dropped the note stayed: its records counted as done, and never came again."""
+    batch = replace(LANDING, lands_in=("topic", "other"), written=("topic", "other"))
+    free = replace(ledger(Holder.FREE, pending=True), pending=None, unsettled=batch)
+    kept = decide(free, Adopt("topic", sequence), AUTHOR).after.unsettled
+    assert kept is not None
+    assert kept.written == noted
+    if sequence < batch.sequence:
+        pending = decide(replace(free, pending=batch, unsettled=None), Adopt("topic", sequence), AUTHOR).after.pending
+        assert pending is not None
+        assert pending.written == noted
+
+
 def test_a_sequence_that_no_mark_can_hold_is_left_by_adopting_one_that_it_can() -> None:
     """And no other sequence falls: a batch of it may be in an output."""
     high = replace(MINE_PENDING, sequence=MAX_SEQUENCE, pending=replace(LANDING, sequence=MAX_SEQUENCE))

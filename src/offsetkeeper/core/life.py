@@ -66,8 +66,9 @@ operator can do. Mostly that is to start the program that began the batch, or to
 the batch. An unmarked one has it if the ledger has noted so, as it does when one of several is written; else it may
 have it. An output in the store's own transaction surely lacks the batch. The tables know this only beside marked
 outputs; alone, it may have the batch. A part of the batch counts like the batch, except where all outputs must have it.
-A batch is lost if Kafka no longer holds all of its records, or if a mark says that a run has dropped it. A run without
-state is a run without a query, or a query without state.
+A marked output of the batch that is not here may lack it: then not all outputs have it. A batch is lost if Kafka no
+longer holds all of its records, or if a mark says that a run has dropped it. A run without state is a run without a
+query, or a query without state.
 
 **Names and targets.** A mark in a database is of a name: outputs of one name in one schema share it, whatever table
 they write to. So do topics with one `mark_topic`. So such a mark also says in which target the batch is. If that is
@@ -160,6 +161,8 @@ _HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 _SHOWN = _HAVING | {Landing.ELSEWHERE}
 """The landings that mean that an output, or one with the same mark, has a batch or a part of it."""
 _VOID = frozenset({Landing.VOID, Landing.CUT})
+_LACKING = frozenset({Landing.ABSENT, Landing.VOID})
+"""The landings that mean that an output surely has nothing of a batch, if no run can land it any more."""
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
 _GONE = (
     "If that program is gone, move a partition of the batch with a reset, and start with Policies(pending='drop'). If "
@@ -210,6 +213,7 @@ class Situation:
         given: the partitions that get an offset by hand with this start.
         planned: the batch that a query is about to run; None if none is.
         called: how messages call that one.
+        joined: names of the outputs in the store's own transaction.
     """
 
     batch: Batch
@@ -227,6 +231,7 @@ class Situation:
     given: Collection[TopicPartition] = ()
     planned: Batch | None = None
     called: str = "the batch that the query runs"
+    joined: Collection[str] = ()
 
     @property
     def exactly(self) -> bool:
@@ -242,7 +247,8 @@ class Situation:
     def had(self) -> bool | None:
         """Whether the outputs of the batch have it: True if all have it, False if surely none has, else None."""
         found = has(self._known, self._outputs, self.landings)
-        return None if self.anew and found is False else found
+        away = {*self.batch.lands_in, *self.batch.written} - {*self.outputs}
+        return None if (self.anew and found is False) or (away and found) else found
 
     @property
     def having(self) -> list[str]:
@@ -257,10 +263,18 @@ class Situation:
 
     @property
     def held(self) -> Having:
-        """Which outputs have the batch, or a part of it, as far as that is known."""
-        if self.had or self.having:
+        """Which outputs have the batch, or a part of it, as far as that is known; also of those that are not here."""
+        if self.had or self.having or self.batch.written:
             return Having.ALL if self.had else Having.SOME
-        return Having.MAYBE if self.diverted else Having.NONE
+        lacks = {*self.joined, *(name for name, each in self.landings.items() if each in _LACKING)}
+        return Having.NONE if lacks.issuperset(self.every) else Having.MAYBE
+
+    @property
+    def every(self) -> list[str]:
+        """The outputs that may have the batch: those that it was begun for, and those of the program."""
+        began = self.batch.program.outputs if self.batch.program else ()
+        known = dict.fromkeys([*self.batch.lands_in, *self.batch.written, *self.landings, *self.outputs, *began])
+        return [name for name in known if self.batch.goes_into(name)]
 
     @property
     def losses(self) -> list[str]:
@@ -793,13 +807,13 @@ def dropped_text(found: Situation) -> str:
     else:
         why = "Kafka did not show all of its records"
     if found.landings and found.batch.lands_in:
-        return f"{why}; {landed_text(found.batch, found.landings)}"
+        return f"{why}; {landed_text(found)}"
     written = ", ".join(map(repr, found.batch.written))
     had = f"its outputs {written} have it" if written else "no output is marked to have it"
     return f"{why}; {had}, one that was being written may have it too"
 
 
-def landed_text(batch: Batch, landings: Mapping[str, Landing]) -> str:
+def landed_text(found: Situation) -> str:
     """Return which outputs have a dropped batch, for the log and the history."""
     says = {
         Landing.LANDED: "has it",
@@ -807,9 +821,14 @@ def landed_text(batch: Batch, landings: Mapping[str, Landing]) -> str:
         Landing.VOID: "does not have it",
         Landing.CUT: "has a part of it, and will not get the rest",
     }
-    return "; ".join(
-        f"{named(name)} {says.get(landings[name], 'may have it')}"
-        if name in landings
-        else f"whether output {name!r} has it is unknown: the program has no such output"
-        for name in dict.fromkeys([*batch.lands_in, *landings])
-    )
+
+    def told(name: str) -> str:
+        if name in found.landings:
+            return f"{named(name)} {says.get(found.landings[name], 'may have it')}"
+        if name in found.batch.written:
+            return f"{named(name)} has it"
+        if name not in found.outputs:
+            return f"whether output {name!r} has it is unknown: the program has no such output"
+        return f"{named(name)} may have it, and keeps no mark"
+
+    return "; ".join(told(name) for name in found.every if name not in found.joined)

@@ -597,7 +597,7 @@ def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
     if snapshot.sequence >= MAX_SEQUENCE:  # the one way down: no mark can hold the next one
         snapshot = replace(snapshot, sequence=0, pending=None, unsettled=None)
     passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
-    after = _dropped(snapshot) if passed else _unwritten(snapshot, event.output)
+    after = _dropped(snapshot) if passed else _unwritten(snapshot, event)
     landed = {**snapshot.landed, event.output: Landed(event.sequence)}
     outcome = _Outcome(replace(after, sequence=max(snapshot.sequence, event.sequence), landed=landed))
     if before is None or after.pending is not None or after.unsettled is not None:
@@ -611,12 +611,15 @@ def _adopt_taken(snapshot: Snapshot, event: Adopt) -> _Outcome:
     return _adopt(replace(snapshot, owner=None), event)
 
 
-def _unwritten(snapshot: Snapshot, output: str) -> Snapshot:
-    """Return the ledger with a pending batch that is still to be written into an output that keeps a mark."""
-    if snapshot.pending is None or output not in snapshot.pending.lands_in:
-        return snapshot
-    written = tuple(name for name in snapshot.pending.written if name != output)
-    return replace(snapshot, pending=replace(snapshot.pending, written=written))
+def _unwritten(snapshot: Snapshot, event: Adopt) -> Snapshot:
+    """Return the ledger without the note that an output has a batch that is newer than its mark."""
+
+    def without(batch: Batch | None) -> Batch | None:
+        if batch is None or event.output not in batch.lands_in or event.sequence >= batch.sequence:
+            return batch
+        return replace(batch, written=tuple(name for name in batch.written if name != event.output))
+
+    return replace(snapshot, pending=without(snapshot.pending), unsettled=without(snapshot.unsettled))
 
 
 def _dropped(snapshot: Snapshot) -> Snapshot:

@@ -307,6 +307,7 @@ class Direct:
             asked.subscription.policies,
             self._outputs,
             landings,
+            joined=self._delivery_of(found.pending or batch).outputs.joiners.keys(),
             begun=found.pending is not None,
             program=asked.program(began.topics) if began else None,
         )
@@ -318,8 +319,14 @@ class Direct:
     def _unsettled(self, batch: Batch, query: str | None, landings: Mapping[str, Landing]) -> Situation:
         """Return all that decides what becomes of a batch that a reset dropped."""
         program = batch.program and self.asked.program(batch.program.topics)
+        joined = self._delivery_of(batch).outputs.joiners.keys()
         return replace(
-            self._situation(batch, (), landings), batch=batch, query=query, marked=self._marked(batch), program=program
+            self._situation(batch, (), landings),
+            batch=batch,
+            query=query,
+            marked=self._marked(batch),
+            joined=joined,
+            program=program,
         )
 
     def _marked(self, batch: Batch) -> Collection[str]:
@@ -373,9 +380,9 @@ class Direct:
         if unsettled is not None:
             found = self._unsettled(unsettled, None if guard is None else guard.query(), {})
             landings, targets = Settled({}, {}) if found.astray else self._delivery_of(unsettled).settle(unsettled)
-            told = landed_text(unsettled, landings)
-            log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
             found = replace(found, landings=landings)
+            told = landed_text(found)
+            log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
             counts = when_unsettled(found) is Fate.COUNT
             held = Having.SOME if found.held is Having.ALL and not counts else found.held
             having = unasked(unsettled) if found.astray else held

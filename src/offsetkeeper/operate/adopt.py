@@ -26,6 +26,7 @@ class Adoption:
         came_to: the last batch that the ledger knows.
         drops: id of the pending batch, if it could no longer be written.
         repeats: id of the pending batch, if it is written into the output again.
+        forgets: id of the batch that a reset has dropped, if the ledger forgets that the output has it.
         others: the outputs that the ledger knows, if it does not know this one.
         target: identity of the output's target that the ledger forgets; empty if it knows none. See `Landed`.
     """
@@ -38,6 +39,7 @@ class Adoption:
     came_to: int
     drops: str | None
     repeats: str | None = None
+    forgets: str | None = None
     others: tuple[str, ...] = ()
     target: str = ""
 
@@ -78,6 +80,11 @@ class Adoption:
             )
         if self.repeats is not None:
             found.append(f"batch {self.repeats}, which is pending, is written into {name} again")
+        if self.forgets is not None:
+            found.append(
+                f"the ledger forgets that {name} has batch {self.forgets}, which a reset dropped: the next start asks "
+                "the mark, and reads the batch again unless all outputs have it"
+            )
         found.append("positions do not change: if the output lacks records or has them twice, reset the positions")
         return found
 
@@ -112,8 +119,20 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
     drops = pending.id if pending is not None and passed else None
     recorded, target = snapshot.landed_in(output)
     repeats = pending.id if pending is not None and not drops and recorded == pending.sequence else None
+    unsettled = snapshot.unsettled
+    noted = unsettled is not None and output in unsettled.written and sequence < unsettled.sequence
     return Adoption(
-        snapshot.group, snapshot.version, output, sequence, recorded, snapshot.sequence, drops, repeats, others, target
+        snapshot.group,
+        snapshot.version,
+        output,
+        sequence,
+        recorded,
+        snapshot.sequence,
+        drops,
+        repeats,
+        unsettled.id if unsettled is not None and noted else None,
+        others,
+        target,
     )
 
 

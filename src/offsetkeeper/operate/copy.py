@@ -20,9 +20,10 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot
+from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot, unasked
 from offsetkeeper.core.offsets import NO_POSITIONS, Position, Positions, TopicPartition
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
@@ -112,7 +113,8 @@ def preview(
     found = ledger.snapshot
     other = bool(found.version) and not _is_copy(found.owner) and not _same(_rows(found, wanted), wanted)
     own = other and not _entries_done(ledger, _entries(origin, target, history))
-    return CopyPlan(wanted, found.positions, own, tuple(sorted(_taken_out(found, wanted))))
+    dropped = _given_up(found, wanted) if own else None  # else the source's history says what became of it
+    return CopyPlan(wanted, found.positions, own, tuple(sorted(_taken_out(found, wanted))), dropped)
 
 
 class CopyPlan(NamedTuple):
@@ -123,17 +125,24 @@ class CopyPlan(NamedTuple):
         positions: the positions that the target holds now.
         keeps_history: whether the target keeps a history of its own, which that of the source does not continue.
         takes_out: partitions of which only the target has a position; sorted.
+        drops: a batch that the target has begun or has not settled, and the source does not have.
     """
 
     wanted: Snapshot
     positions: Positions
     keeps_history: bool = False
     takes_out: tuple[TopicPartition, ...] = ()
+    drops: Batch | None = None
 
     @property
     def notes(self) -> list[str]:
         """Sentences on other effects of the copy."""
         notes = [_OWN_HISTORY] if self.keeps_history else []
+        if self.drops is not None:
+            notes.append(
+                f"batch {self.drops.id} of the target was begun and not committed: the copy drops it. Outputs may have "
+                f"its records, and get them twice if they are read again: {listed(self.drops.ranges, ', ')}"
+            )
         if self.takes_out:
             notes.append(
                 "the source has no position of these partitions, so the copy takes those of the target out, as forget "
@@ -256,6 +265,9 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
     if not entry.version:  # that of this copy
         made = replace(made, epoch=after.epoch, generation=after.generation, sequence=after.sequence, moves=moves)
         made = replace(made, forgot=_taken_out(before, wanted))
+        dropped = None if 0 < wanted.format < FORMAT else _given_up(before, wanted)
+        if dropped is not None:
+            made = replace(made, ranges=dropped.ranges, token=dropped.token, having=unasked(dropped))
     return Change(before, after, moves, made)
 
 
@@ -264,6 +276,12 @@ def _taken_out(before: Snapshot, wanted: Snapshot) -> Positions:
     if 0 < wanted.format < FORMAT:
         return NO_POSITIONS  # the copy was refused if there is one, but for the batches of queries
     return {tp: at for tp, at in before.positions.items() if tp not in wanted.positions}
+
+
+def _given_up(before: Snapshot, wanted: Snapshot) -> Batch | None:
+    """Return the batch of a target that the copy drops."""
+    batch, kept = before.pending or before.unsettled, wanted.pending or wanted.unsettled
+    return None if batch is None or (kept is not None and kept.id == batch.id) else batch
 
 
 def _same(one: Snapshot, other: Snapshot) -> bool:

@@ -38,6 +38,7 @@ class Dropped(NamedTuple):
         again: the ranges of the batch that are read again; sorted.
         stays: its ranges in partitions that do not move, if outputs keep a mark of it; sorted. They count as done if
             all outputs turn out to have the batch. Otherwise they are read again.
+        unasked: outputs of its program that keep no mark, and that are not noted to have it.
     """
 
     batch: str
@@ -45,6 +46,7 @@ class Dropped(NamedTuple):
     lands_in: tuple[str, ...] = ()
     again: tuple[OffsetRange, ...] = ()
     stays: tuple[OffsetRange, ...] = ()
+    unasked: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, batch: Batch, positions: Positions, moved: Positions, others: Collection[TopicPartition] = ()) -> Self:
@@ -62,7 +64,9 @@ class Dropped(NamedTuple):
         after = {**positions, **moved}
         starts = {r: max(r.start, after[r.topic_partition].offset) for r in there if r not in settled}
         again = tuple(r._replace(start=start) for r, start in starts.items() if start < r.end)
-        return cls(batch.id, batch.written, batch.lands_in, again, tuple(sorted(settled)))
+        began = filter(batch.goes_into, batch.program.outputs if batch.program else ())
+        unasked = tuple(name for name in began if name not in {*batch.lands_in, *batch.written})
+        return cls(batch.id, batch.written, batch.lands_in, again, tuple(sorted(settled)), unasked)
 
     @property
     def notes(self) -> list[str]:
@@ -88,8 +92,11 @@ class Dropped(NamedTuple):
             for name in left
         ]
         if not self.lands_in:
-            notes.append("an output without a mark may have that batch, and cannot be asked")
-        return notes
+            return [*notes, "an output without a mark may have that batch, and cannot be asked"]
+        return notes + [
+            f"{listed_name(name)} keeps no mark: it may have that batch, unless it is in the store's own transaction"
+            for name in self.unasked
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -663,10 +670,15 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
 
 
 def _load_dropped(
-    batch: str, written: list[str], lands_in: list[str], again: list[list[Any]], stays: list[list[Any]]
+    batch: str,
+    written: list[str],
+    lands_in: list[str],
+    again: list[list[Any]],
+    stays: list[list[Any]],
+    unasked: list[str],
 ) -> Dropped:
-    ranges = (tuple(OffsetRange(*each) for each in some) for some in (again, stays))
-    return Dropped(batch, tuple(written), tuple(lands_in), *ranges)
+    comes, remains = (tuple(OffsetRange(*each) for each in some) for some in (again, stays))
+    return Dropped(batch, tuple(written), tuple(lands_in), comes, remains, tuple(unasked))
 
 
 def _load_step(raw: Mapping[str, Any]) -> Step:

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.testing.simulator.chains import ACTS, EVENTS, LEADS, Chain, Step
+from offsetkeeper.testing.simulator.chains import ACTS, DROPS, EVENTS, LEADS, Chain, Step
 from offsetkeeper.testing.simulator.schedule import Violation
 from offsetkeeper.testing.simulator.world import GOING_ON, Scenario
 
@@ -19,6 +19,7 @@ _KILLED = -1  # the last option
 _MIDDLE = (8, 12, 14, 17)  # choices of a run: before it begins its first batch, and after that, a landing and a mark
 _SHORT = (
     Step("run"),
+    Step(DROPS),
     *(Step("run", faults=((number, _KILLED),)) for number in _MIDDLE),
     *(Step(name) for name in (*EVENTS, LEADS)),
     *(Step(name, which) for name in ("reset to the earliest", "reset to the latest", "undo") for which in (0, 2)),
@@ -130,7 +131,7 @@ def _first_broken(chains: Iterable[tuple[Scenario, tuple[Step, ...]]]) -> Broken
 def _run(chance: random.Random) -> Step:
     number = chance.choice((0, 1, 1, 2))
     faults = [(chance.randrange(40), chance.choice((_KILLED, chance.randrange(1, 8)))) for _ in range(number)]
-    return Step("run", faults=tuple(sorted(dict(faults).items())))
+    return Step(chance.choice(("run", "run", "run", DROPS)), faults=tuple(sorted(dict(faults).items())))
 
 
 def _event(chance: random.Random) -> str:

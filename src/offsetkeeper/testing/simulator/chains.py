@@ -35,13 +35,15 @@ from offsetkeeper.testing.simulator.world import Scenario, World
 
 _PARTITIONS = ((), (TopicPartition(TOPIC, 0),), (TopicPartition(TOPIC, 1),), (TopicPartition(TOPIC, 2),))
 LEADS = "the name leads to the other cluster"
+DROPS = "run that drops"
 
 
 class Step(NamedTuple):
     """A step of a chain.
 
     Attributes:
-        what: a name in `ACTS` or `EVENTS`; `LEADS`; or "run", which runs until it is caught up.
+        what: a name in `ACTS` or `EVENTS`; `LEADS`; "run", which runs until it is caught up; or `DROPS`, the same with
+            the policy that drops a pending batch.
         which: for an act, what it moves: 0 for all, else a partition and 1.
         number: an offset, or what else an act needs.
         faults: for a run, at which of its choices something goes wrong, and the number of the option; -1 kills it.
@@ -82,9 +84,14 @@ class Chain:
         """
         try:
             for step in steps:
+                before = self.world.store.state
                 self._take(step)
+                if step.what != "copy":  # which brings the history of another store
+                    self.previews.note_drops(before)
             last = self.world.schedule.add("last", partial(owner, self.world))
+            before = self.world.store.state
             self._go(lambda _: 0)
+            self.previews.note_drops(before)
             if isinstance(last.raised, StartRefused):
                 return  # as a policy wants it: nothing is promised before the operator has decided
             if last.raised is not None:
@@ -99,11 +106,13 @@ class Chain:
             EVENTS[step.what](world)
         elif step.what == LEADS:
             self._lead()
-        elif step.what == "run":
+        elif step.what in {"run", DROPS}:
+            world.dropping = step.what == DROPS
             world.schedule.add(f"run{number}", partial(owner, world))
             special = dict(step.faults)
             count = iter(range(10**6))
             self._go(lambda options: special.get(next(count), 0) % len(options), faults=len(special))
+            world.dropping = False
         else:
             if step.beside >= 0:
                 world.schedule.add(f"run{number}", partial(owner, world))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import reduce
+from itertools import takewhile
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from offsetkeeper.operate.reset_plan import ResetPlan, Step
     from offsetkeeper.testing.simulator.kafka import ModelPlace
     from offsetkeeper.testing.simulator.outputs import Record
+    from offsetkeeper.testing.simulator.store import Past
     from offsetkeeper.testing.simulator.world import World
 
 
@@ -168,6 +170,15 @@ class Previews:
         self._account.acts.append(act)
         if self._world.scenario.history >= _WHOLE:
             self._check_truth(act)
+
+    def note_drops(self, before: Past) -> None:
+        """Note the batches that runs have dropped since the store was like this: outputs may have them."""
+        states = [*takewhile(lambda state: state is not before, self._world.store.state.states())]
+        for state in reversed(states):
+            if state.entry is not None and state.entry.event == "abandon":
+                records = frozenset(_records(state.entry.ranges, state.snapshot))
+                rows = {name: self._rows(name) for name in self._world.scenario.every_output}
+                self._account.acts.append(Act({}, records, frozenset(), rows))
 
     def note_forgetting(self, plan: Forgetting) -> None:
         """Hold positions that were forgotten just now against the rows that are there."""
