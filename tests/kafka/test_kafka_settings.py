@@ -83,3 +83,9 @@ def test_an_option_that_no_client_can_take_is_refused(options: dict[str, str]) -
     """A byte of the command line that is not UTF-8 comes so; the library would crash the process."""
     with pytest.raises(SettingsError, match="a Kafka option"):
         KafkaCluster("localhost:9092", options)
+
+
+@pytest.mark.parametrize("name", ["default.topic.config", "logger", "error_cb", "on_commit"])
+def test_an_option_that_is_an_object_of_python_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="is no text but an object of Python"):
+        KafkaCluster("localhost:9092", {name: "x"})

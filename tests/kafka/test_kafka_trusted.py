@@ -26,6 +26,7 @@ LOADING = [
     {"ssl.providers": "/tmp/x.so"},  # noqa: S108 - as above
     {"sasl.kerberos.kinit.cmd": "touch x"},
     {"sasl.kerberos.principal": "x; touch x"},
+    {"sasl.kerberos.principal": "-XX509_user_identity=PKCS11:/tmp/x.so"},
     {"sasl.kerberos.keytab": '"$(touch x)'},
     {"sasl.kerberos.service.name": "kafka|x"},
     {"offset.store.path": "/x"},
@@ -38,6 +39,10 @@ LOADING = [
     {f"{JAVA}sasl.oauthbearer.assertion.file": "/etc/hostname"},
     {f"{JAVA}sasl.kerberos.principal": "x; touch x"},
     {f"{JAVA}client.id": "${env:A_VARIABLE}"},
+    {f"{JAVA}client.id": "a ${file:/etc/passwd:root}"},
+    {"sasl.oauthbearer.token.endpoint.url": "file:///etc/hostname"},
+    {f"{JAVA}sasl.oauthbearer.token.endpoint.url": "file:/etc/hostname"},
+    {f"{JAVA}sasl.oauthbearer.token.endpoint.url": " url:file:/etc/hostname"},
     PROVIDER,
     {f"{JAVA}sasl.login.callback.handler.class": "X"},
     {f"{JAVA}sasl.login.class": "X"},
@@ -58,6 +63,7 @@ HARMLESS = {
     "sasl.kerberos.principal": "kafka/host.example@EXAMPLE.COM",
     "sasl.kerberos.keytab": "/etc/security/kafka.keytab",
     f"{JAVA}max.poll.records": "5",
+    "sasl.oauthbearer.token.endpoint.url": "HTTPS://login.example/token",
 }
 
 

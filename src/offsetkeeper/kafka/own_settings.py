@@ -27,6 +27,7 @@ NATIVE_CHOICES = ("auto", "never", "required")
 JAVA = f"{OWN}java."
 """Before the name of a setting of Kafka's Java client, which Spark's own connector gets as it is."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_OBJECT = re.compile(r"logger|default\.topic\.config|.*_cb|on_\w+")  # confluent-kafka calls methods of it
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -38,6 +39,8 @@ def check_own(options: Mapping[str, str]) -> None:
     """
     for name, value in options.items():
         _check_characters(name, value)
+        if _OBJECT.fullmatch(name):
+            raise SettingsError(f"the Kafka option {shown_name(name)} is no text but an object of Python: take it out")
         if name.startswith(OWN) and name not in {RACK_VARIABLE, NATIVE} and not name.startswith((TOKEN, JAVA)):
             raise SettingsError(
                 f"the Kafka option {shown_name(name)} is unknown: use {TOKEN_PROVIDER}, {TOKEN}<a setting of it>, "

@@ -29,9 +29,11 @@ _JAVA_LOADS = re.compile(
 )
 # What these send goes to a server that the same text names: a file, a variable, a credential of the machine.
 _SENDS = re.compile(r"sasl\.oauthbearer\.(.*\.file|metadata\.authentication\.type)|offsetkeeper\.rack\.env")
-_VARIABLE = "${env:"  # of Kafka's Java client
+_ELSEWHERE = re.compile(r"\$\{[^}:]*:")  # to Kafka's Java client: a variable, or what a file has
 _SHELL = re.compile(r"sasl\.kerberos\.(principal|keytab|service\.name)")
-_PLAIN = re.compile(r"[\w@./:+=-]*")
+_PLAIN = re.compile(r"(?!-)[\w@./:+=-]*")  # with a hyphen in front it is an option, and one of kinit's loads a library
+_ENDPOINT = re.compile(r"sasl\.oauthbearer\..*\.url")
+_HTTP = re.compile("https?://.*", re.IGNORECASE)  # of a file: URL, Kafka's Java client sends the file as its token
 _REFUSED = (_LOADS, _WRITES, _SENDS)
 
 
@@ -48,14 +50,19 @@ def refuse_code(options: Mapping[str, str], where: str) -> None:
     for name, value in options.items():
         java, plain = name.startswith(JAVA), name.removeprefix(JAVA)
         loads = any(each.fullmatch(plain) for each in _REFUSED)
-        if loads or (java and (_JAVA_LOADS.fullmatch(plain) or _VARIABLE in value)):
+        if loads or (java and (_JAVA_LOADS.fullmatch(plain) or _ELSEWHERE.search(value))):
             raise SettingsError(
                 f"{where}: {name} can load code, run a program, write or send a file, or send a variable or a "
                 "credential of this machine, so it is not taken from there. Give it in your program's kafka=, or with "
                 "--kafka on the command line"
             )
         if _SHELL.fullmatch(plain) and not _PLAIN.fullmatch(value):
-            raise SettingsError(f"{where}: {name} has a character that a shell may take as a command: take it out")
+            raise SettingsError(
+                f"{where}: {name} has a character that a shell may take as a command, or kinit for an option: "
+                "take it out"
+            )
+        if _ENDPOINT.fullmatch(plain) and not _HTTP.fullmatch(value):
+            raise SettingsError(f"{where}: {name} is not the URL of a server: write one that begins with https://")
     allowed = [each.strip() for each in os.environ.get(TOKEN_PROVIDERS, "").split(",")]
     if TOKEN_PROVIDER in options and options[TOKEN_PROVIDER] not in allowed:
         raise SettingsError(
