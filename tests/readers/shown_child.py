@@ -69,9 +69,9 @@ def main() -> None:
     for way, given in settings["ways"].items():
         for what in (run, start):
             name = f"{what.__name__} {way}"
-            words = {"store": f"sqlite:///{settings['folder']}/offsets.db", "start": "earliest", **given}
+            words = {"store": f"sqlite:///{settings['folder']}/offsets.db", "brokers": settings["brokers"], **given}
             how = outputs(words.pop("outputs", {}))
-            pipeline = Pipeline(group=name, topics=["orders"], brokers=settings["brokers"], **words)
+            pipeline = Pipeline(group=name, topics=["orders"], start="earliest", **words)
             try:
                 found[name] = what(spark, pipeline, f"{settings['folder']}/{name}", how)
             except OffsetkeeperError as error:

@@ -1,6 +1,7 @@
-"""Where Spark and we show things, a password is not among them: pages, event logs, logs at DEBUG, files, processes.
+"""Where Spark and we show things, no secret is among them: pages, event logs, logs at DEBUG, files, processes.
 
-Of classic Spark and of Spark Connect, whose server shows what it gets on a page of its own.
+Of classic Spark and of Spark Connect, whose server shows what it gets on a page of its own. Logs at DEBUG are those of
+Python, and in the JVM those of Spark's Kafka connector, of Kafka's client, of py4j and of Spark Connect.
 """
 
 from __future__ import annotations
@@ -10,34 +11,54 @@ import os
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
-from base64 import b64decode
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 
 import psycopg
 import pymysql
 import pytest
 
-from fixtures.guarded import LOGIN, PASSWORD, Guarded, Right, options
+from fixtures.guarded import LOGIN, PASSWORD, Guarded, Right, oidc_options, options
+from fixtures.token_provider import bearer
 from offsetkeeper.kafka.java import literal_secrets
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.mariadb import MariaDBServer
+from offsetkeeper.testing.s3 import SECRET, S3Server
 from offsetkeeper.testing.server import free_port
 from offsetkeeper.testing.spark import SparkConnectServer
 from readers import shown_child
 
 PAGES = (
-    "SQL/",
-    "jobs/",
-    "stages/",
-    "environment/",
-    "StreamingQuery/",
-    "api/v1/applications",
-    "executors/threadDump/?executorId=driver",
+    *("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/", "connect/"),
+    *("executors/threadDump/?executorId=driver", "executors/heapHistogram/?executorId=driver"),
 )
+API = (
+    "allexecutors",
+    "environment",
+    "executors/driver/threads",
+    "jobs",
+    "sql?details=true&planDescription=true&length=10000",
+    "stages?details=true&withSummaries=true",
+    "storage/rdd",
+)
+DETAILS = {"SQL/execution", "jobs/job", "stages/stage", "StreamingQuery/statistics"}
+MOST_PAGES = 1_000
+KEY_LINES = ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCmarkedOne", "kWl1bGx5Tm90QUtleUF0QWxsQnV0TWFya2VkVHdv")
+PASSPHRASE = "marked-passphrase-of-a-key"
+TOKEN = bearer("clerk", 1)[0].partition(".")[0]  # all begin so
+SECRETS = (PASSWORD, *KEY_LINES, PASSPHRASE, SECRET, TOKEN)
+CLIENT_KEY = {
+    "ssl.key.pem": "\n".join(("-----BEGIN PRIVATE KEY-----", *KEY_LINES, "-----END PRIVATE KEY-----", "")),
+    "ssl.certificate.pem": "none",
+    "ssl.key.password": PASSPHRASE,
+}
 JAAS = f'{LOGIN} required username="shop" password="{PASSWORD}";'
 PROVIDERS = {
     "offsetkeeper.java.config.providers": "file",
@@ -45,17 +66,34 @@ PROVIDERS = {
 }
 SPARK: Mapping[str, str] = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
 }
+LOGGERS = ("org.apache.spark.sql.kafka010", "org.apache.kafka", "org.apache.spark.sql.connect", "py4j")
+TELLING = (
+    "org.apache.spark.sql.connect.service.SessionHolder"  # SECURITY.md leaves it out: it logs plans with functions
+)
+LOG = """
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {folder}/jvm.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %p %c %m%n%ex
+"""
 
 
 @contextmanager
 def session(kind: str, folder: Path, ui_port: int) -> Iterator[dict[str, Any]]:
-    """Lend how to make a session with pages and an event log."""
+    """Lend how to make a session with pages, an event log and a log at DEBUG."""
+    levels = [*((name, "debug") for name in LOGGERS), (TELLING, "info")]
+    loggers = [f"logger.{n}.name = {name}\nlogger.{n}.level = {level}" for n, (name, level) in enumerate(levels)]
+    (log := folder / "log4j2.properties").write_text("\n".join((LOG.format(folder=folder), *loggers)), "utf-8")
     spark = {
         **SPARK,
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+        f"-Dlog4j2.configurationFile={log.as_uri()}",
         "spark.ui.port": str(ui_port),
         "spark.eventLog.dir": folder.as_uri(),
         "spark.local.dir": str(folder),
@@ -93,9 +131,21 @@ def outputs(guarded: Guarded, database: str, mariadb_server: MariaDBServer) -> d
     }
 
 
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    """URL of a store in S3, with a secret key."""
+    return s3_server.url(s3_server.create_bucket(), "shown")
+
+
 @pytest.mark.parametrize("kind", ["classic", "connect"])
-def test_a_password_is_shown_nowhere(
-    kind: str, guarded: Guarded, fill: Callable[..., None], tmp_path: Path, outputs: dict[str, Any]
+def test_a_secret_is_shown_nowhere(
+    kind: str,
+    guarded: Guarded,
+    fill: Callable[..., None],
+    tmp_path: Path,
+    outputs: dict[str, Any],
+    bucket: str,
+    token_endpoint: str,
 ) -> None:
     if "orders" not in guarded.server.topics():
         guarded.server.create_topic("orders")
@@ -104,10 +154,12 @@ def test_a_password_is_shown_nowhere(
     secret, port = tmp_path / "kafka.properties", free_port()
     secret.write_text(f"jaas={JAAS}\n", "utf-8")
     reference = {"offsetkeeper.java.sasl.jaas.config": f"${{file:{secret}:jaas}}"}
+    oidc = {"kafka": oidc_options(token_endpoint) | CLIENT_KEY, "brokers": guarded.tokens}
+    java = {"by reference": {"kafka": {**options(), **PROVIDERS, **reference}}} if kind == "connect" else {"oidc": oidc}
     ways = {
-        "packed": {"reader": "packed", "kafka": options()},
-        "connector": {"reader": "connector", "kafka": options()},
-        "by reference": {"reader": "connector", "kafka": {**options(), **PROVIDERS, **reference}},
+        "packed": {"reader": "packed", "store": bucket, **oidc},
+        "connector": {"reader": "connector", "kafka": options() | CLIENT_KEY},
+        **{name: {"reader": "connector", **given} for name, given in java.items()},
         "outputs": {"reader": "packed", "kafka": options(), "store": outputs["one"], "outputs": outputs},
     }
     shown = tmp_path / "shown"
@@ -116,13 +168,22 @@ def test_a_password_is_shown_nowhere(
         settings = {**spark, "ways": ways, "brokers": guarded.brokers, "folder": str(shown)}
         found = read(settings, port, shown)
     refused = [found.pop(f"{how} connector") for how in ("run", "start")] if kind == "connect" else []
-    assert all("would show sasl.jaas.config on its page" in each for each in refused), refused
+    told = "would show sasl.jaas.config and ssl.key.password and ssl.keystore.key on its page"
+    assert all(told in each for each in refused), refused
     assert found == {
         f"{how} {way}": 5 for how in ("run", "start") for way in ways if kind == "classic" or way != "connector"
     }
     files = {path: path.read_bytes() for path in shown.rglob("*") if path.is_file()}
-    told = [b"SparkListenerJobStart", b'command: "***"' if kind == "connect" else b"Command to send"]
-    assert all(any(word in each for each in files.values()) for word in told)  # else there is nothing to see
+    logged = LOGGERS[: 3 if kind == "connect" else 2]
+    words = [
+        b'command: "***"' if kind == "connect" else b"Command to send",
+        *(f"DEBUG {each}".encode() for each in logged),
+    ]
+    words.append(b"SparkListenerJobStart")
+    assert all(any(word in each for each in files.values()) for word in words)  # else there is nothing to see
+    pages = {path.name.partition("?")[0] for path in shown.glob("page *")}
+    wanted = DETAILS | ({"connect/session"} if kind == "connect" else set())
+    assert pages >= {f"page {each.replace('/', ' ')} " for each in wanted}, pages
     assert not [path for path, each in files.items() if shows(each)]
     assert not (shown / "showing").read_text("utf-8")
 
@@ -148,10 +209,8 @@ def read(settings: dict[str, Any], port: int, shown: Path) -> dict[str, Any]:
             child.stdin.write(json.dumps(settings).encode() + b"\n")
             child.stdin.flush()
             found: dict[str, Any] = json.loads(child.stdout.readline())
-            pages = [*PAGES, "connect/"] if settings["connect"] else PAGES
-            for page in pages:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}") as answer:
-                    (shown / f"page {page.translate({47: 32})}").write_bytes(answer.read())
+            for address, content in pages(f"http://127.0.0.1:{port}/"):
+                (shown / f"page {address.replace('/', ' ')[:200]}").write_bytes(content)
             (shown / "processes").write_bytes(b"\n".join(commands(child.pid)))
             (shown / "showing").write_text("\n".join(map(str, showing(shown))), "utf-8")  # some are gone at the end
         finally:
@@ -175,10 +234,62 @@ def showing(folder: Path) -> Iterator[Path]:
                 yield path
 
 
+def pages(root: str) -> Iterator[tuple[str, bytes]]:
+    """Yield what Spark shows: the answers of its API, its pages, and all pages that these link to."""
+    with urllib.request.urlopen(f"{root}api/v1/applications") as answer:  # noqa: S310 - of this machine
+        [application] = json.load(answer)
+    found = [*(f"api/v1/applications/{application['id']}/{each}" for each in API), *PAGES]
+    for number, address in enumerate(found):  # it grows meanwhile
+        assert number < MOST_PAGES
+        try:
+            with urllib.request.urlopen(root + address) as answer:  # noqa: S310 - as above
+                content: bytes = answer.read()
+        except urllib.error.HTTPError as error:
+            content = error.read()
+        yield address, content
+        if not address.startswith("api/"):
+            found += dict.fromkeys(each for each in links(root, address, content) if each not in found)
+
+
+def links(root: str, page: str, content: bytes) -> Iterator[str]:
+    """Yield where a page links to, without what only sorts its tables."""
+    for link in re.findall(r'href="([^"]+)"', content.decode("utf-8", "replace")):
+        to = urlsplit(urljoin(root + page, unescape(link)))
+        address = to.path.strip("/")
+        if to.netloc == urlsplit(root).netloc and not re.search("^static|^api|kill|^$", address):
+            query = [(name, value) for name, value in parse_qsl(to.query) if name in {"id", "attempt", "executorId"}]
+            yield f"{address}/" + (f"?{urlencode(query)}" if query else "")
+
+
 def shows(content: bytes) -> bool:
-    """Whether the password is in it, as text or in base 64."""
-    codes = (b64decode(code[: len(code) // 4 * 4]) for code in re.findall(b"[A-Za-z0-9+/]{40,}", content))
-    return PASSWORD.encode() in content or any(PASSWORD.encode() in code for code in codes)
+    """Whether a secret is in it: as text, as in a URL, or in base 64, which may be broken into lines."""
+    joined = re.sub(rb"\s|\\[rn]", b"", content)
+    return any(form in content or form in joined for form in FORMS)
+
+
+def forms(secret: str) -> Iterator[bytes]:
+    """Yield a secret as text and as in URLs, and what is in base 64 of each text that has it, from any byte on."""
+    for text in {secret.encode(), quote(secret).encode(), quote(secret, safe="").encode()}:
+        yield text
+        for before in range(3):
+            code = b64encode(bytes(before) + text)[-(-before * 4 // 3) : (before + len(text)) * 4 // 3]
+            yield from {code, code.translate(bytes.maketrans(b"+/", b"-_"))}
+
+
+FORMS = [form for secret in SECRETS for form in forms(secret)]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("before", ["", "a", "ab", '\n"<&é'])
+def test_the_search_finds_each_form(secret: str, before: str) -> None:
+    text = f'{before}{secret}\n"<&é'
+    raw = text.encode()
+    for form in (raw, json.dumps(text).encode(), quote(text).encode(), escape(text).encode(), repr(raw).encode()):
+        assert shows(form)
+        assert shows(b64encode(form))
+    for code in (urlsafe_b64encode(raw), encodebytes(100 * b"x" + raw), json.dumps(encodebytes(raw).decode()).encode()):
+        assert shows(code)
+    assert not shows(raw.replace(secret.encode(), b"***"))
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,12 @@ def test_a_wrong_secret_is_a_setting_and_never_shown(url: str, caplog: pytest.Lo
     assert "permissions" in message
 
 
+def test_a_session_token_is_never_shown(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The library logs the headers of its requests. This server refuses each such token."""
+    assert "NotImplemented" in refusal(f"{url}&session_token=s3cret-token", Refused, caplog)
+    assert "botocore.hooks" in caplog.text
+
+
 def test_an_unknown_key_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
     refusal(url.replace(KEY, "nobody"), Refused, caplog)
 

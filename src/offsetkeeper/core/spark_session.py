@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from offsetkeeper.core.silence import silent
+
 _PY4J = ("py4j.clientserver", "py4j.java_gateway")
 _CONNECT = ("pyspark.sql.connect.logging", "pyspark.sql.connect.client.core")  # the second until Spark 3.5
 _FUNCTION = re.compile(r'(\bcommand: ")(?:[^"\\]|\\.)*"', re.DOTALL)
-_thread = threading.local()
 
 
 def is_connect(spark: Any) -> bool:
@@ -27,15 +27,10 @@ def unlogged() -> Iterator[None]:
     Meanwhile this thread logs nothing of py4j. The client of Spark Connect sends a function again with each action, so
     from now on it logs its requests without functions.
     """
-    for names, check in ((_PY4J, _is_logged), (_CONNECT, _without_functions)):
-        for name in names:
-            logging.getLogger(name).addFilter(check)  # a second time it does nothing
-    before = getattr(_thread, "silent", False)
-    _thread.silent = True
-    try:
+    for name in _CONNECT:
+        logging.getLogger(name).addFilter(_without_functions)  # a second time it does nothing
+    with silent(_PY4J):
         yield
-    finally:
-        _thread.silent = before
 
 
 def map_in_arrow(frame: Any, work: Any, schema: str, **words: Any) -> Any:
@@ -51,10 +46,6 @@ def not_at_debug(spark: Any, classes: Iterable[str]) -> None:
         for name in classes:
             if log4j.LogManager.getLogger(name).isDebugEnabled():
                 log4j.core.config.Configurator.setLevel(name, log4j.Level.INFO)
-
-
-def _is_logged(_: logging.LogRecord) -> bool:
-    return not getattr(_thread, "silent", False)
 
 
 def _without_functions(record: logging.LogRecord) -> bool:

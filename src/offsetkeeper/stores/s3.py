@@ -28,6 +28,7 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
+from offsetkeeper.core.silence import silent
 from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
@@ -36,6 +37,8 @@ from offsetkeeper.stores.files import File, FileStore
 from offsetkeeper.stores.pool import SENSELESS, senseless
 
 _SECRETS = ("access_key", "secret_key", "session_token")
+# At DEBUG they log headers, which have the session token, and what a server answers who gives keys.
+_LOGGING = ("botocore.auth", "botocore.endpoint", "botocore.parsers")
 OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
 _LONGEST = 700  # a key has 1024 bytes, and names come after the prefix
 PROBE = ".create-if-absent"
@@ -199,11 +202,12 @@ class Connection:
     def lend(self, lost: type[OffsetkeeperError] = StoreUnavailable) -> Iterator[Any]:
         """Lend boto3's client; translate its errors, to `lost` if an answer was lost."""
         try:
-            with self._lock:
-                if self._client is None:
-                    self._client = self._connect()
-                client = self._client
-            yield client
+            with silent(_LOGGING):
+                with self._lock:
+                    if self._client is None:
+                        self._client = self._connect()
+                    client = self._client
+                yield client
         except (BotoCoreError, ClientError) as error:
             raise self._failure(error, lost) from self._cause(error)
         except OffsetkeeperError:
