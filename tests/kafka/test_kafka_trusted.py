@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
+import confluent_kafka
 import pytest
 
 from offsetkeeper.cli import options
@@ -13,6 +16,7 @@ from offsetkeeper.errors import OffsetkeeperError, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import check_options
 from offsetkeeper.kafka.java import java_options
+from offsetkeeper.kafka.trusted import refuse_code
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores import open_store
 
@@ -66,6 +70,17 @@ HARMLESS = {
     "sasl.oauthbearer.token.endpoint.url": "HTTPS://login.example/token",
 }
 
+TELLING = re.compile("path|location|file|librar|cmd|engine|provider|plugin|url|keytab|stores|authentication|principal")
+READ_ONLY = {
+    *("ssl.ca.location", "https.ca.location", "ssl.crl.location", "ssl.ca.certificate.stores"),
+    *(
+        "ssl.key.location",
+        "ssl.certificate.location",
+        "ssl.keystore.location",
+    ),  # of it a server gets certificates alone
+    "ssl_engine_callback_data",  # no text sets it
+}
+
 
 def by_url(given: dict[str, str]) -> None:
     settings = "&".join(f"{name}={quote(value)}" for name, value in given.items())
@@ -94,6 +109,28 @@ def test_what_loads_code_is_taken_from_no_url_and_no_file(
         way(given)
     assert list(given)[-1] in str(raised.value)
     assert list(given.values())[-1] not in str(raised.value)
+
+
+def test_of_all_settings_of_librdkafka_those_that_are_left_load_and_send_nothing(tmp_path: Path) -> None:
+    """A new release may have new ones. Those whose name tells of a file, of code or of a server are looked at here."""
+    folder = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
+    [path] = folder.glob("librdkafka*")
+    library, c = ctypes.CDLL(str(path)), ctypes.CDLL(None)
+    c.fopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(c.fopen(bytes(tmp_path / "settings"), b"w"))
+    library.rd_kafka_conf_properties_show(file)
+    c.fclose(file)
+    names = re.findall(r"^([a-z][\w.]+) +\|", (tmp_path / "settings").read_text("utf-8"), re.MULTILINE)
+    assert len(names) > 150
+    assert {name for name in names if TELLING.search(name) and not is_refused(name)} == READ_ONLY
+
+
+def is_refused(name: str) -> bool:
+    try:
+        refuse_code({name: "file:/x; y"}, "a text")
+    except SettingsError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("given", LOADING, ids=lambda given: list(given)[-1])

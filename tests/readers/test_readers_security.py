@@ -16,6 +16,7 @@ from fixtures.guarded import PASSWORD, Guarded, options
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.errors import NotAuthorized, SettingsError
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.trusted import refuse_code
 from offsetkeeper.readers import Reader, open_reader, reading_error
 
 MakeTopic = Callable[..., str]
@@ -83,6 +84,16 @@ def test_logs_of_everything_at_debug_show_no_secret(
     for secret in (PASSWORD, PEM_KEY):
         assert secret not in shown
         assert not any(secret.encode() in code for code in codes)
+
+
+def test_of_all_settings_of_the_java_client_a_text_gives_none_that_is_a_class(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    known = jvm.org.apache.kafka.clients.consumer.ConsumerConfig.configDef().configKeys()
+    classes = [name for name in known if str(known[name].type()) == "CLASS" or re.search("class|provider|jaas", name)]
+    assert "key.deserializer" in classes
+    for name in classes:
+        with pytest.raises(SettingsError, match="can load code"):
+            refuse_code({f"offsetkeeper.java.{name}": "X"}, "a text")
 
 
 @contextmanager
