@@ -142,6 +142,18 @@ def test_a_session_token_is_never_shown(url: str, caplog: pytest.LogCaptureFixtu
     assert "botocore.hooks" in caplog.text
 
 
+def test_a_line_break_in_a_key_or_a_token_is_a_setting_and_never_shown(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of a file with the token. The library quotes a header that has one."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "s3cret-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "s3cret-token\n")
+    keys = f"{KEY}:{quote(SECRET, safe='')}@"
+    for given in (url.replace(keys, ""), url.replace(KEY, "s3cret%0Ax"), f"{url}&session_token=s3cret%0A"):
+        assert "has a line break" in refusal(given, SettingsError, caplog)
+
+
 def test_an_unknown_key_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
     refusal(url.replace(KEY, "nobody"), Refused, caplog)
 

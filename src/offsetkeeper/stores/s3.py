@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -31,12 +32,13 @@ from botocore.exceptions import ConnectionError as ConnectionBroken
 from offsetkeeper.core.silence import silent
 from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.core.urls import redacted
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
 from offsetkeeper.stores.files import File, FileStore
 from offsetkeeper.stores.pool import SENSELESS, senseless
 
 _SECRETS = ("access_key", "secret_key", "session_token")
+_BREAK = re.compile(rb"[\r\n]")
 # At DEBUG they log headers, which have the session token, and what a server answers who gives keys.
 _LOGGING = ("botocore.auth", "botocore.endpoint", "botocore.parsers")
 OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
@@ -133,13 +135,21 @@ class _Bounded:
 
     Args:
         session: botocore's.
+        address: of the store, for errors.
     """
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Any, address: str) -> None:
+        self._session, self._address = session, address
 
     def send(self, request: Any) -> Any:
-        """See botocore."""
+        """See botocore.
+
+        Raises:
+            SettingsError: a header has a line break. The library's own error would show all of it.
+        """
+        headers = [value if isinstance(value, bytes) else value.encode() for value in request.headers.values()]
+        if any(map(_BREAK.search, headers)):
+            raise SettingsError(f"{self._address}: a key or the session token has a line break: take it out")
         streams, request.stream_output = request.stream_output, True
         answer = self._session.send(request)
         if not streams or answer.status_code >= _NOT_DONE:
@@ -306,7 +316,7 @@ class Connection:
             profile_name=given("profile"),
         )
         client = session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
-        client._endpoint.http_session = _Bounded(client._endpoint.http_session)  # noqa: SLF001 - it has no other limit
+        client._endpoint.http_session = _Bounded(client._endpoint.http_session, self._address)  # noqa: SLF001 - it has no other limit
         return client
 
     def _failure(self, error: Exception, lost: type[OffsetkeeperError]) -> OffsetkeeperError:
