@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import traceback
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +19,7 @@ from offsetkeeper.cli.main import app, main
 from offsetkeeper.core.urls import scheme_of, shown_location, url_error
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.clients import redact
 from offsetkeeper.operate.doctor.facts import SparkFacts
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table
 from offsetkeeper.stores import SCHEMES, open_store
@@ -211,6 +215,29 @@ def test_settings_show_no_secret_when_they_are_printed() -> None:
     spark = SparkFacts(version="4", settings={"spark.hadoop.fs.s3a.secret.key": SECRET})
     for each in (chosen, spark):
         assert SECRET not in repr(each)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        str,
+        repr,
+        json.dumps,
+        quote,
+        lambda text: quote(text, safe=""),
+        lambda text: b64encode(text.encode()).decode(),
+        lambda text: b64encode(f"a:{text}".encode()).decode(),
+        lambda text: b64encode(f"ab:{text} and more".encode()).decode(),
+    ],
+)
+@pytest.mark.parametrize("secret", [SECRET, f"{SECRET} \"'\\\n/é€"])
+def test_a_secret_is_taken_out_in_whichever_form_another_program_quotes_it(
+    form: Callable[[str], str], secret: str
+) -> None:
+    """As an identity provider whose error page shows the request: in its header, id and secret are in base 64."""
+    told = redact(form(secret), {"sasl.oauthbearer.client.secret": secret})
+    assert "***" in told
+    assert len(told.replace("***", "")) <= len(b64encode(b"ab: and more")) + 4  # what is around it
 
 
 def test_only_what_looks_like_a_scheme_is_one() -> None:

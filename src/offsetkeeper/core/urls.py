@@ -6,9 +6,11 @@ An error about a URL shows only its scheme. If a URL is wrong, it is unknown whi
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from urllib.parse import SplitResult, quote, unquote_to_bytes, urlsplit
 
 from offsetkeeper.errors import SettingsError
 
@@ -19,6 +21,7 @@ _ESCAPED = re.compile("%(3a|40)", re.IGNORECASE)
 _OF_PATHS = {"sqlite", "file", "checkpoint"}
 _HIGHEST_PORT = 2**16 - 1
 _SHORTEST_SECRET = 4
+_SHORTEST_CODE = 8
 
 
 def scheme_of(url: object) -> str:
@@ -86,9 +89,13 @@ def address_of(parts: SplitResult) -> str:
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Return a text with each secret replaced by `***`; secrets under 4 characters stay: any text may have them."""
-    for secret in sorted({each for each in secrets if len(each) >= _SHORTEST_SECRET}, key=len, reverse=True):
-        text = text.replace(secret, "***")
+    """Return a text with each secret replaced by `***`, also where it is quoted, in a URL or in base 64.
+
+    Secrets under 4 characters stay: any text may have them.
+    """
+    forms = {form for each in secrets if len(each) >= _SHORTEST_SECRET for form in _forms(each)}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, "***")
     return text
 
 
@@ -98,6 +105,15 @@ def port_of(parts: SplitResult) -> int | None:
         return parts.port
     except ValueError:
         return 0
+
+
+def _forms(secret: str) -> Iterator[str]:
+    content = secret.encode(errors="replace")
+    yield from (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(content), quote(content, safe=""))
+    for before in range(3):  # bytes of other text in the group of three in which it begins
+        code = b64encode(bytes(before) + content)[-(-before * 4 // 3) : (before + len(content)) * 4 // 3].decode()
+        if len(code) >= _SHORTEST_CODE:
+            yield code
 
 
 def _check_utf8(url: str, parts: SplitResult) -> None:
