@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
+import json
+import re
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -59,29 +62,36 @@ def test_more_half_open_requests_than_files_stop_no_answer(scene: Scene) -> None
     assert server.output == ""
 
 
-@pytest.mark.parametrize(("addresses", "most"), [(1, 50), (5, 200)])
-def test_no_more_pages_listen_than_may(addresses: int, most: int, scene: Scene) -> None:
-    """However many ask at once, from one address or from all."""
+@pytest.mark.parametrize("listening", [[50], [40] * 5], ids=["one address", "five addresses"])
+def test_no_more_pages_listen_than_may(listening: list[int], scene: Scene) -> None:
+    """Whoever comes last gets its events too, from those who have most. Four addresses shut out all others."""
 
-    async def listen(url: str) -> list[int]:
-        async with AsyncExitStack() as stack:
-            asked = []
-            for number in range(addresses):
+    async def listens(answer: httpx.Response, look: int) -> bool:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: ") and json.loads(line[6:])["look"] >= look:
+                return True
+        return False
+
+    async def listen(server: Served) -> list[int]:
+        async with AsyncExitStack() as stack, asyncio.timeout(LIMIT_S):
+            answers = []
+            for number in range(len(listening)):
                 limits = httpx.Limits(max_connections=None)
                 here = httpx.AsyncHTTPTransport(local_address=f"127.0.0.{1 + number}", limits=limits)
                 client = await stack.enter_async_context(httpx.AsyncClient(timeout=LIMIT_S, transport=here))
-                asked += [client.send(client.build_request("GET", f"{url}/events"), stream=True) for _ in range(60)]
-            answers = await asyncio.gather(*asked)
-            codes = [answer.status_code for answer in answers]
-            for answer in answers:
+                asked = [client.build_request("GET", f"{server.url}/events") for _ in range(60)]
+                answers.append(await asyncio.gather(*(client.send(each, stream=True) for each in asked)))
+            look = server.json("/api/health")["look"] + 1  # who listens no more may have heard of the ones before
+            found = [await asyncio.gather(*(listens(answer, look) for answer in each)) for each in answers]
+            for answer in itertools.chain(*answers):
                 await answer.aclose()
-            return codes
+            assert [answer.status_code for answer in answers[0]].count(503) == 10
+            return [sum(each) for each in found]
 
     scene.group("shop", scene.topic(1, 1), [1])
     with Served(scene.store, scene.server.bootstrap) as server:
-        codes = asyncio.run(listen(server.url))
-        assert sorted(set(codes)) == [200, 503]
-        assert codes.count(200) == most
+        assert asyncio.run(listen(server)) == listening
+    assert server.output == ""
 
 
 @pytest.mark.parametrize(
@@ -377,6 +387,24 @@ def test_limits_that_are_none_make_one_answer(monkeypatch: pytest.MonkeyPatch) -
         for query in ("", "?limit=", "?limit=20", *(f"?limit={'x' * size}" for size in range(1, 9))):
             assert httpx.get(f"{gallery.url}/api/history/shop{query}", timeout=LIMIT_S, trust_env=False).json() == []
     assert len(made) == 1
+
+
+def test_the_page_of_all_partitions_has_an_end() -> None:
+    """One of 10,000 took a second and five megabytes, for each who asked."""
+    many, topics = group("many", [1] * 1005), [f"topic-{number}" for number in range(103)]
+    with Gallery() as gallery:
+        gallery.show(many, group("spread", [1] * 206, topics=topics))
+        for path, counts, more in (
+            ("many", (200, 1000), "The 200 partitions that are most behind. .*Show 1,000</a>"),
+            ("many?all", (1000, 1000), "The 1,000 partitions that are most behind. .*All, as JSON</a>"),
+            ("spread", (200, 20), "The 10 topics that are most behind. .*Show 100</a>"),
+            ("spread?all", (206, 200), "The 100 topics that are most behind. .*All, as JSON</a>"),
+        ):
+            page = httpx.get(f"{gallery.url}/groups/{path}", timeout=LIMIT_S, trust_env=False).text
+            assert (page.count('<td class="share"'), page.count("<li class")) == counts
+            assert re.search(more, page)
+        whole = httpx.get(f"{gallery.url}/api/lag/many", timeout=LIMIT_S, trust_env=False).json()
+    assert len(whole["partitions"]) == 1005
 
 
 def test_a_crowd_that_asks_for_long_pages_and_reads_nothing_shuts_out_nobody() -> None:

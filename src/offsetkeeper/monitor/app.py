@@ -144,18 +144,7 @@ class Site:
     async def _events(self, request: Request) -> Response:
         if request.method == "HEAD":  # its answer has no end, and sends nothing that tells whether the client is there
             return Response(media_type="text/event-stream")
-        return _Events(self._stream(), media_type="text/event-stream")
-
-    async def _stream(self) -> AsyncIterator[str]:
-        """Send the number of each new poll; a page then fetches its content again."""
-        told = None
-        while not self._poller.stopping:
-            view = self._poller.view
-            if view is not told:
-                told = view
-                yield f"id: {view.number}\ndata: {json.dumps(health_json(view))}\n\n"
-            elif not await self._poller.next(_HEARTBEAT_S):
-                yield ": still here\n\n"
+        return _Events(self._poller)
 
     def _refused(self, request: Request, refusal: Exception) -> Response:
         code, text = (refusal.status_code, refusal.detail) if isinstance(refusal, HTTPException) else (500, "")
@@ -206,22 +195,41 @@ def _health(found: Health) -> dict[str, Any]:
 
 
 class _Events(StreamingResponse):
-    """Send events to a page, unless too many pages listen."""
+    """Send events to a page. Of too many, the oldest of the address that has most gets no more, and ends at a poll."""
 
-    listening: ClassVar[Counter[str]] = Counter()
+    listening: ClassVar[list[_Events]] = []  # the oldest first
+
+    def __init__(self, poller: Poller) -> None:
+        super().__init__(self._stream(poller), media_type="text/event-stream")
+        self.address = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. No other request runs between the check for a free place and taking it."""
-        listening, address = _Events.listening, counted_as((scope.get("client") or ("",))[0])
-        if listening.total() >= _LISTENERS or listening[address] >= _OF_ONE:
-            await error(503, "too many pages listen already")(scope, receive, send)
+        listening, self.address = _Events.listening, counted_as((scope.get("client") or ("",))[0])
+        of_each = Counter(each.address for each in (*listening, self))
+        if of_each[self.address] > _OF_ONE:
+            await error(503, "too many pages of this address listen already")(scope, receive, send)
             return
-        listening[address] += 1
+        listening.append(self)
+        if len(listening) > _LISTENERS:
+            [(most, _)] = of_each.most_common(1)
+            listening.remove(next(each for each in listening if each.address == most))
         try:
             await super().__call__(scope, receive, send)
         finally:
-            listening[address] -= 1
-            listening += Counter()  # without those that have none
+            if self in listening:
+                listening.remove(self)
+
+    async def _stream(self, poller: Poller) -> AsyncIterator[str]:
+        """Send the number of each new poll; a page then fetches its content again."""
+        told = None
+        while self in _Events.listening and not poller.stopping:
+            view = poller.view
+            if view is not told:
+                told = view
+                yield f"id: {view.number}\ndata: {json.dumps(health_json(view))}\n\n"
+            elif not await poller.next(_HEARTBEAT_S):
+                yield ": still here\n\n"
 
 
 class Gate:
