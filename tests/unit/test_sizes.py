@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
@@ -312,6 +313,20 @@ def test_a_history_is_read_up_to_a_number_of_ranges(tmp_path: Path, monkeypatch:
         assert len(store.history("g")) == 12
         monkeypatch.setattr(files_module, "MOST_RANGES", 45)
         assert [entry.version for entry in store.history("g")] == [12, 11, 10, 9, 8]
+
+
+def test_a_history_of_long_texts_is_read_in_pages(tmp_path: Path) -> None:
+    """Of 400 MB of reasons `serve` and `verify` had all in memory at once."""
+    entry = entry_fields(Entry(1, "acquire", "c", 1, "h", reason="r" * 100_000))
+    with closing(open_store(f"sqlite:///{tmp_path}/x.db")) as store:
+        Ledger(store, "g").acquire()
+        with closing(sqlite3.connect(tmp_path / "x.db")) as connection, connection:
+            connection.execute("UPDATE offsetkeeper_groups SET version = 250")
+            rows = [("g", version, json.dumps(entry | {"version": version})) for version in range(2, 251)]
+            connection.executemany("INSERT INTO offsetkeeper_history VALUES (?, ?, ?)", rows)
+        for limit in (1_000, 250, 249, 51, 50, 1, 0):
+            with little(15):
+                assert [each.version for each in store.history("g", limit)] == [*range(250, 0, -1)][:limit]
 
 
 def test_large_files_of_a_history_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

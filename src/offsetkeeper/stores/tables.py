@@ -35,9 +35,11 @@ GROUPS = "SELECT group_id FROM {groups} UNION SELECT group_id FROM {offsets}"
 # Without a control row, the whole history is shown.
 HISTORY = """
     SELECT version, entry FROM {history} WHERE group_id = ?
-    AND version <= COALESCE((SELECT version FROM {groups} WHERE group_id = ?), 9223372036854775807)
+    AND version <= COALESCE((SELECT version FROM {groups} WHERE group_id = ?), ?) AND version <= ?
     ORDER BY version DESC LIMIT ?
 """
+_LAST = 2**63 - 1
+_PAGE = 50  # entries in one answer: of strangers each may have megabytes
 VERSION = "SELECT version FROM {groups} WHERE group_id = ?"
 
 
@@ -118,7 +120,14 @@ class TableStore(BaseStore):
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
-        return self._tables.entries(group, self._read(2, HISTORY, group, group, limit))
+        entries, last = list[Entry](), _LAST
+        while page := min(_PAGE, limit - len(entries)):
+            rows = self._read(2, HISTORY, group, group, _LAST, last, page)
+            entries += self._tables.entries(group, rows)
+            if len(rows) < page:
+                break
+            last = entries[-1].version - 1
+        return entries
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`."""

@@ -18,7 +18,7 @@ time, so that a writer that slept meanwhile does not restore older entries.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -126,11 +126,10 @@ class HBaseStore(BaseStore):
         seen = self._look(group)
         newest = seen.snapshot.version
         wanted = range(newest, max(newest - min(limit, self._settings.history), 0), -1)
-        texts = [(text, DOCUMENT) for text in reversed(seen.entries)]
-        older = wanted[len(texts) :]
+        entries = self._entries(group, ((text, DOCUMENT) for text in reversed(seen.entries)))
+        older = wanted[len(entries) :]
         for start in range(0, len(older), _AT_ONCE):
-            texts += self._read_slots(group, older[start : start + _AT_ONCE])
-        entries = [load_numbered_entry(text, f"{column.decode()} in {self._where(group)}") for text, column in texts]
+            entries += self._entries(group, self._read_slots(group, older[start : start + _AT_ONCE]))
         return [entry for entry in entries if entry.version in wanted]
 
     def groups(self) -> Sequence[str]:
@@ -233,6 +232,9 @@ class HBaseStore(BaseStore):
             log.warning("%s: some offsets are published with the next change only: %s", snapshot.group, error)
             return False
         return True
+
+    def _entries(self, group: str, texts: Iterable[tuple[str, bytes]]) -> list[Entry]:
+        return [load_numbered_entry(text, f"{column.decode()} in {self._where(group)}") for text, column in texts]
 
     def _read_slots(self, group: str, versions: Sequence[int]) -> list[tuple[str, bytes]]:
         """Return the entries of these versions, in their order; missing entries are left out."""

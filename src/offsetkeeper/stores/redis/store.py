@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from itertools import chain, islice
 from typing import Any
 
 from offsetkeeper.core.codec import (
@@ -91,15 +92,19 @@ class RedisStore(BaseStore):
         if limit < 1:
             return []  # to Redis, an end of -1 means all
         found, lines = self._page(group, 0, min(limit, _PAGE))
-        read, full = len(lines), len(lines) == _PAGE
-        while full and len(lines) < limit:  # a change in between pushes entries back: they come again, and are left out
-            more = self._page(group, read, _PAGE)[1]
-            read, full = read + len(more), len(more) == _PAGE
-            lines += [line for line in more if line not in lines[-_PAGE:]]
         if not found:
             return []
         where = self._where(self._keys.history(group), group)
-        return list(_descending([_load_line(line, where) for line in lines[:limit]], self._version(found[0], group)))
+        entries = (_load_line(line, where) for line in chain(lines, self._older(group, lines)))
+        return list(islice(_descending(entries, self._version(found[0], group)), limit))
+
+    def _older(self, group: str, page: list[bytes]) -> Iterator[bytes]:
+        """Yield the lines after the first page. A change in between pushes lines back: they come again."""
+        read, before = 0, list[bytes]()
+        while len(page) == _PAGE and page != before:  # the same again would have no end
+            read, before = read + _PAGE, page
+            page = self._page(group, read, _PAGE)[1]
+            yield from page
 
     def _page(self, group: str, start: int, count: int) -> tuple[list[bytes], list[bytes]]:
         """Return the version, if there is one, and some lines of the history, newest first, of one moment."""

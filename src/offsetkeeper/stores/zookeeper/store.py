@@ -34,6 +34,7 @@ from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions, sensi
 
 log = logging.getLogger(__name__)
 _LEAST, _MOST, _MARGIN = 65_536, 2**31 - 1, 4_096
+_AT_ONCE = 50  # entries that are asked for together, each of up to a megabyte or more
 _HOLDS_S = 1.0
 
 
@@ -117,9 +118,11 @@ class ZooKeeperStore(BaseStore):
             newest = self._look(request, group).ledger.version
             oldest = max(newest - min(limit, self._settings.history), 0)
             wanted = [self._slot(paths, version) for version in range(newest, oldest, -1)]
-            asked = [(path, request.client.get_async(path)) for path in wanted]
-            found = [(path, request.found(answer)) for path, answer in asked]
-        entries = [self._load_entry(group, path, node[0]) for path, node in found if node]
+            entries = list[Entry]()
+            for start in range(0, len(wanted), _AT_ONCE):
+                asked = [(path, request.client.get_async(path)) for path in wanted[start : start + _AT_ONCE]]
+                found = [(path, request.found(answer)) for path, answer in asked]
+                entries += [self._load_entry(group, path, node[0]) for path, node in found if node]
         return [entry for entry in entries if oldest < entry.version <= newest]
 
     def groups(self) -> Sequence[str]:
