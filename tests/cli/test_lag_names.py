@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,19 @@ from offsetkeeper.cli.main import app
 from offsetkeeper.cli.output import complain, say, shown
 from offsetkeeper.testing.kafka import KafkaServer
 
+EVERY = {
+    "show": "",
+    "plan": "",
+    "history": "",
+    "verify": "",
+    "replay": "--version 1",
+    "reset": "--to-earliest --all-topics",
+    "rewind": "--version 1",
+    "undo": "",
+    "forget": "{topic}",
+    "adopt": "--sequence 1",
+    "copy": "--to memory://copied",
+}
 SIGNS = "\n\r\t\x1b\x85\u061c\u200e\u202e\u2028\u2029\u2066\ufeff"
 
 
@@ -34,3 +49,32 @@ def test_an_error_about_a_group_is_one_line(kafka_server: KafkaServer, tmp_path:
     assert result.exception is not None
     assert not set(SIGNS) & set(str(result.exception))
     assert "sh" in str(result.exception)
+
+
+EVIL = f"sh{SIGNS}op"
+
+
+@pytest.mark.parametrize(
+    ("command", "group"),
+    [*((command, group) for command in EVERY for group in (EVIL, "odd")), ("doctor", EVIL), ("checkpoint seed", "odd")],
+)
+def test_an_error_of_any_command_is_one_line(
+    command: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a group that no command can name, and of one with a topic that Kafka cannot have."""
+    store = f"sqlite:///{tmp_path}/offsets.db"
+    Ledger(open_store(store), "other").acquire()
+    with closing(sqlite3.connect(tmp_path / "offsets.db")) as connection, connection:
+        row = ("orders", group) if group == EVIL else (EVIL, group)
+        connection.execute("INSERT INTO kafka_offsets VALUES (?, ?, 0, 5, 0, NULL)", row)
+    monkeypatch.setenv("OFFSETKEEPER_STORE", store)
+    monkeypatch.setenv("OFFSETKEEPER_BROKERS", "127.0.0.1:1")
+    where = [str(tmp_path / "new"), "--group"] if command == "checkpoint seed" else []
+    more = [word.format(topic=EVIL) for word in EVERY.get(command, "").split()]
+    result = CliRunner().invoke(app, [*command.split(), *where, group, *more])
+    complain(result.exception)
+    assert not result.output
+    told = capsys.readouterr().err
+    assert "op' is not a " in told
+    assert len(told.splitlines()) == 1
+    assert not set(SIGNS[1:]) & set(told)

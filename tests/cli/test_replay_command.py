@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -316,6 +318,23 @@ def test_two_replays_to_one_file_do_not_write_into_each_other(tmp_path: Path) ->
         path.unlink()
     assert path.read_text("utf-8") == "first"
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_what_a_killed_replay_leaves_is_not_taken_for_records(tmp_path: Path) -> None:
+    """It has a name of its own, and the next replay begins anew."""
+    path = tmp_path / "x.jsonl"
+    code = "import sys; from offsetkeeper.cli.replay import _opened\nwith _opened(sys.argv[1]) as file:\n"
+    code += " file.write('half'); file.flush(); print('begun', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"begun\n"
+        killed.kill()
+    [left] = tmp_path.iterdir()
+    assert re.fullmatch(r"x\.jsonl\.\w+\.part", left.name)
+    with _opened(str(path)) as file:
+        file.write("whole")
+    assert {each: each.read_text("utf-8") for each in tmp_path.iterdir()} == {left: "half", path: "whole"}
 
 
 def test_a_replay_that_fails_leaves_nothing(tmp_path: Path) -> None:

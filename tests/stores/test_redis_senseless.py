@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from offsetkeeper.core.codec import dump_entry
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.redis import RedisStore, connections
+from offsetkeeper.stores.redis import store as redis_store
+from offsetkeeper.stores.redis.connections import texts
 from stores.test_foreign_answers import CHANGE, ENDLESS, Listener, little
 
 OK, NULL, NONE = b"+OK\r\n", b"$-1\r\n", b"*0\r\n"
@@ -47,6 +50,7 @@ def text(data: bytes) -> bytes:
 
 MASTER = reply(text(b"master"), b":0\r\n", NONE)
 PAST = reply(text(b"0"), NONE)
+NUMBER = reply(b":1\r\n")
 
 
 class Speaker(Listener):
@@ -238,8 +242,45 @@ def test_no_connection_is_kept_after_an_odd_reply() -> None:
         assert (store.clock_ms(), server.accepted) == (1000, 2)
 
 
+@pytest.mark.parametrize(
+    ("ask", "name", "answer"),
+    [
+        (clock, b"TIME", NUMBER),
+        (history, b"EXEC", reply(MASTER, text(b"1"), NUMBER)),
+        (change, b"EVALSHA", NUMBER),
+        (load, b"SCAN", reply(text(b"0"), NUMBER)),
+    ],
+)
+def test_no_other_caller_gets_the_connection_of_an_odd_reply(
+    ask: Callable[[RedisStore], object], name: bytes, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread could borrow it before the reply was looked at, and take for its own the next one."""
+    odd, others = [answer], list[object]()
+
+    def looked_at(found: object) -> list[bytes]:
+        if not others:
+            others.append(None)
+            others.append(RedisStore.clock_ms(store))
+        return texts(found)
+
+    for module in (connections, redis_store):
+        monkeypatch.setattr(module, "texts", looked_at)
+    with speaking(lambda command: odd.pop() if odd and command[0] == name else b"") as (store, server):
+        with pytest.raises(OffsetkeeperError, match="makes no sense"):
+            ask(store)
+        assert (others, server.accepted) == ([None, 1000], 2)
+
+
 def test_a_scan_that_does_not_move_ends() -> None:
     assert "makes no sense" in str(failure(to(b"SCAN", reply(text(b"7"), NONE)), load))
+
+
+def test_a_page_of_a_history_that_comes_again_is_its_end() -> None:
+    entry = dump_entry(CHANGE.entry).encode()
+    lines = reply(*(text(b"%d %b" % (version, entry)) for version in range(90, 40, -1)))
+    with speaking(to(b"EXEC", reply(MASTER, text(b"90"), lines))) as (store, server):
+        assert [each.version for each in store.history("g", 1000)] == [*range(90, 40, -1)]
+        assert server.heard.count(b"EXEC") == 2
 
 
 def test_topics_that_never_end_are_an_error_of_ours() -> None:

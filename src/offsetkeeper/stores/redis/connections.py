@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha1
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from redis import Connection, exceptions
@@ -33,6 +33,7 @@ CLIENT = (
     *("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password"),
     *("ssl_cert_reqs", "ssl_check_hostname"),
 )
+T = TypeVar("T")
 Node = tuple[str, int]
 Command = tuple[str | bytes | int, ...]
 
@@ -135,30 +136,42 @@ class Connections:
                 f"{self._address}: a setting of the URL does not fit; those of TLS need rediss://"
             ) from None
 
-    def ask(self, group: str, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one request to the node that holds the group; return their replies.
+    def ask(self, group: str, commands: Sequence[Command], read: Callable[[list[Any]], T]) -> T:
+        """Send commands in one request to the node that holds the group; return what `read` makes of their replies.
+
+        Args:
+            group: name of the group.
+            commands: what to send.
+            read: reads the replies, and raises one of `SENSELESS` if they are of another kind. The connection is not
+                lent to others before, nor kept then: its next reply may be of an earlier request.
 
         Raises:
-            StoreUnavailable, Refused, CorruptStore: the server could not be reached, or refused.
+            StoreUnavailable, Refused, CorruptStore: the server could not be reached, refused, or made no sense.
         """
         with self._refusals(group):
-            return self._ask(group, commands, StoreUnavailable)
+            return self._ask(group, commands, read, StoreUnavailable)
 
-    def run(self, group: str, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
-        """Run a Lua script, which changes nothing if it fails; return its reply.
+    def run(
+        self, group: str, script: str, keys: Sequence[str], arguments: Sequence[str | int], read: Callable[[Any], T]
+    ) -> T:
+        """Run a Lua script, which changes nothing if it fails; return what `read` makes of its reply, as in `ask`.
 
         Raises:
-            OutcomeUnknown: the script was sent and no answer came.
+            OutcomeUnknown: the script was sent and no answer came, or none that makes sense.
             StoreUnavailable, Refused, CorruptStore: as for `ask`; the script did not run.
         """
         rest = (len(keys), *keys, *arguments)
         name = sha1(script.encode(), usedforsecurity=False).hexdigest()
+
+        def only(replies: list[Any]) -> T:
+            [reply] = replies
+            return read(reply)
+
         with self._refusals(group, OutcomeUnknown):
             try:
-                [reply] = self._ask(group, [("EVALSHA", name, *rest)], OutcomeUnknown)
+                return self._ask(group, [("EVALSHA", name, *rest)], only, OutcomeUnknown)
             except exceptions.NoScriptError:  # the server is new, or its scripts were flushed
-                [reply] = self._ask(group, [("EVAL", script, *rest)], OutcomeUnknown)
-            return reply
+                return self._ask(group, [("EVAL", script, *rest)], only, OutcomeUnknown)
 
     def scan(self, pattern: str, group: str = "") -> Iterator[bytes]:
         """Yield the keys that match: those on the group's node, or all. Some may come twice."""
@@ -168,26 +181,8 @@ class Connections:
                 cursor: bytes | int = 0
                 while cursor != b"0":
                     command = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED)
-                    [reply] = _checked(self._exchange(each, [command], StoreUnavailable))
-                    with self.sensible():
-                        cursor, keys = _scanned(reply, cursor)
+                    cursor, keys = self._exchange(each, [command], partial(_scanned, cursor), StoreUnavailable)
                     yield from keys
-
-    @contextmanager
-    def sensible(self, lost: Lost = StoreUnavailable) -> Iterator[None]:
-        """Read replies in the block.
-
-        Raises:
-            StoreError: `lost`, if a reply is of another kind. No connection is kept: the next reply may be of an
-                earlier request.
-        """
-        try:
-            yield
-        except OffsetkeeperError:
-            raise
-        except SENSELESS as error:
-            self.close()
-            raise lost(senseless(self._address, error, _PORT)) from error
 
     def close(self) -> None:
         """Close the connections that are not lent."""
@@ -196,19 +191,22 @@ class Connections:
 
     def _masters(self) -> set[Node]:
         try:
-            [slots] = _checked(self._exchange(self._home, [("CLUSTER", "SLOTS")], StoreUnavailable))
+            return self._exchange(self._home, [("CLUSTER", "SLOTS")], self._nodes_of, StoreUnavailable)
         except exceptions.ResponseError as error:
             if "cluster support disabled" not in str(error):
                 raise
             return {self._home}
-        with self.sensible():  # a server without a known name gives none, or an empty one
-            nodes = [(host or b"", index(port)) for _, _, (host, port, *_), *_ in slots]
-            return {(host.decode() or self._home[0], port) for host, port in nodes}
 
-    def _ask(self, group: str, commands: Sequence[Command], lost: Lost) -> list[Any]:
+    def _nodes_of(self, replies: list[Any]) -> set[Node]:
+        """Return the masters. A server without a known name gives none, or an empty one."""
+        [slots] = replies
+        nodes = [(host or b"", index(port)) for _, _, (host, port, *_), *_ in slots]
+        return {(host.decode() or self._home[0], port) for host, port in nodes}
+
+    def _ask(self, group: str, commands: Sequence[Command], read: Callable[[list[Any]], T], lost: Lost) -> T:
         for _ in range(_MOST_MOVES):
             try:
-                return _checked(self._exchange(self._nodes.get(group, self._home), commands, lost))
+                return self._exchange(self._nodes.get(group, self._home), commands, read, lost)
             except exceptions.MovedError as moved:
                 self._nodes[group] = (moved.host or self._home[0], moved.port)
             except exceptions.NoScriptError:
@@ -218,22 +216,31 @@ class Connections:
                 raise
         raise StoreUnavailable(f"{self._address}: the nodes of the cluster do not agree on who holds {group!r}")
 
-    def _exchange(self, node: Node, commands: Sequence[Command], lost: Lost) -> list[Any]:
+    def _exchange(self, node: Node, commands: Sequence[Command], read: Callable[[list[Any]], T], lost: Lost) -> T:
         pool = self._pools.setdefault(node, Pool(partial(self._open, node), _disconnect, usable=_is_open))
-        with pool.lend() as connection:
-            try:
-                connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-                connection.answers.begin()
-                return [_reply(connection) for _ in commands]
-            except _REPLIES:
-                raise
-            except (exceptions.InvalidResponse, *SENSELESS) as error:
-                raise lost(senseless(self._address, error, _PORT)) from error
-            except exceptions.RedisError as error:
-                raise lost(
-                    f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: "
-                    f"{_text(error)[:_SHOWN]}"
-                ) from error
+        with pool.lend() as connection, self._broken(lost):
+            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            connection.answers.begin()
+            replies = [_reply(connection) for _ in commands]
+            refused = _refused(replies)
+            if refused is None:
+                return read(replies)
+        raise refused
+
+    @contextmanager
+    def _broken(self, lost: Lost) -> Iterator[None]:
+        """Translate what is no reply, and a reply of another kind, to `lost`."""
+        try:
+            yield
+        except _REPLIES:
+            raise
+        except (exceptions.InvalidResponse, *SENSELESS) as error:
+            raise lost(senseless(self._address, error, _PORT)) from error
+        except exceptions.RedisError as error:
+            raise lost(
+                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: "
+                f"{_text(error)[:_SHOWN]}"
+            ) from error
 
     def _open(self, node: Node) -> Any:
         connection = self._new(node)
@@ -313,20 +320,17 @@ def texts(reply: Any) -> list[bytes]:
     return reply
 
 
-def _scanned(reply: Any, before: bytes | int) -> tuple[bytes, list[bytes]]:
-    cursor, keys = reply
+def _scanned(before: bytes | int, replies: list[Any]) -> tuple[bytes, list[bytes]]:
+    [[cursor, keys]] = replies
     if type(cursor) is not bytes or cursor == before:  # it would never end
         raise TypeError("the cursor does not move")
     return cursor, texts(keys)
 
 
-def _checked(replies: list[Any]) -> list[Any]:
-    """Return the replies if none of them is an error, also not in a transaction; else raise the first error."""
+def _refused(replies: list[Any]) -> exceptions.RedisError | None:
+    """Return the first error among replies, also within a transaction."""
     inside = replies[-1] if len(replies) > 1 and isinstance(replies[-1], list) else []
-    for reply in (*replies, *inside):
-        if isinstance(reply, exceptions.RedisError):
-            raise reply
-    return replies
+    return next((reply for reply in (*replies, *inside) if isinstance(reply, exceptions.RedisError)), None)
 
 
 def _text(error: Exception) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from offsetkeeper.core.codec import (
     GARBAGE,
@@ -26,12 +27,13 @@ from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.offsets import TopicPartition, check_partition, check_topic
 from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.core.store import not_changed, version_conflict
-from offsetkeeper.errors import CorruptStore, OutcomeUnknown, Refused, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_number, read_url
 from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections, texts
 from offsetkeeper.stores.redis.keys import DEFAULT, Keys
 
 _TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
+T = TypeVar("T")
 _TRIES = 10
 _PAGE = 50  # entries of a history in one answer
 _NUMBER = re.compile(rb"0|[1-9]\d{0,18}")
@@ -79,13 +81,13 @@ class RedisStore(BaseStore):
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
         keys, arguments = self._arguments(change)
-        reply = self._connections.run(change.after.group, _APPLY, keys, arguments)
-        if reply != b"done":
-            with self._connections.sensible(OutcomeUnknown):
-                version, key, partition = _refusal(texts(reply), keys)
-            if version is not None:
-                raise version_conflict(self.address, change, self._version(version, change.after.group))
-            raise self._conflict(change, key, partition)
+        refusal = self._connections.run(change.after.group, _APPLY, keys, arguments, partial(_refusal, keys))
+        if refusal is None:
+            return
+        version, key, partition = refusal
+        if version is not None:
+            raise version_conflict(self.address, change, self._version(version, change.after.group))
+        raise self._conflict(change, key, partition)
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
@@ -108,16 +110,11 @@ class RedisStore(BaseStore):
 
     def _page(self, group: str, start: int, count: int) -> tuple[list[bytes], list[bytes]]:
         """Return the version, if there is one, and some lines of the history, newest first, of one moment."""
-        replies = self._at_once(
-            group,
-            [
-                ("HGET", self._keys.control(group), "version"),
-                ("LRANGE", self._keys.history(group), start, start + count - 1),
-            ],
-        )
-        with self._connections.sensible():
-            version, lines = replies
-            return list(texts([] if version is None else [version])), list(texts(lines))
+        commands: list[Command] = [
+            ("HGET", self._keys.control(group), "version"),
+            ("LRANGE", self._keys.history(group), start, start + count - 1),
+        ]
+        return self._at_once(group, commands, _paged)
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. It reads the name of every key in the database."""
@@ -126,24 +123,17 @@ class RedisStore(BaseStore):
 
     def server_settings(self) -> dict[str, str | None]:
         """See `Examined.server_settings`: those of the server in the URL, and the store's own `ttl`."""
-        [role] = self._connections.ask("", [("ROLE",)])
-        with self._connections.sensible():
-            replicas = str(len(role[2])) if _is_master(role) else None
+        replicas = self._connections.ask("", [("ROLE",)], _replicas)
         found: dict[str, str | None] = {"ttl": str(self._ttl), "replicas": replicas}
         for name in _TOLD:
             found[name] = None
             with suppress(Refused):  # many hosted Redis servers hide them
-                [answer] = self._connections.ask("", [("CONFIG", "GET", name)])
-                with self._connections.sensible():
-                    found |= {key.decode(): value.decode() for key, value in _pairs(answer).items()}
+                found |= self._connections.ask("", [("CONFIG", "GET", name)], _settings)
         return found
 
     def clock_ms(self) -> int:
         """See `Clocked.clock_ms`."""
-        [reply] = self._connections.ask("", [("TIME",)])
-        with self._connections.sensible():
-            seconds, microseconds = map(int, texts(reply))
-            return seconds * 1000 + microseconds // 1000
+        return self._connections.ask("", [("TIME",)], _time_ms)
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -152,20 +142,21 @@ class RedisStore(BaseStore):
     def _read(self, group: str, topics: Iterable[str]) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
         """Return control record and rows of one moment."""
         names = [self._keys.control(group), *(self._keys.positions(group, topic) for topic in topics)]
-        replies = self._at_once(group, [("HGETALL", name) for name in names])
-        with self._connections.sensible():
-            control, *hashes = map(_pairs, replies)
-            return control, dict(zip(topics, hashes, strict=True))
+        found = self._at_once(group, [("HGETALL", name) for name in names], partial(_rows, names))
+        control, *hashes = found
+        return control, dict(zip(topics, hashes, strict=True))
 
-    def _at_once(self, group: str, commands: Sequence[Command]) -> list[Any]:
+    def _at_once(self, group: str, commands: Sequence[Command], read: Callable[[list[Any]], T]) -> T:
         """Return the replies of a master, never of a replica, which may be behind."""
-        done = self._connections.ask(group, [("MULTI",), ("ROLE",), *commands, ("EXEC",)])[-1]
-        with self._connections.sensible():
-            role, *answers = done
-            at_master = _is_master(role)
-        if not at_master:
+
+        def of_master(replies: list[Any]) -> T | None:
+            role, *answers = replies[-1]
+            return read(answers) if _is_master(role) else None
+
+        found = self._connections.ask(group, [("MULTI",), ("ROLE",), *commands, ("EXEC",)], of_master)
+        if found is None:
             raise StoreUnavailable(f"{self.address} is a replica, and may be behind; give the address of its master")
-        return list(answers)
+        return found
 
     def _scan(self, group: str) -> set[str]:
         found = map(self._keys.parse, self._connections.scan(self._keys.patterns(group)[0], group))
@@ -237,9 +228,15 @@ class RedisStore(BaseStore):
         return f"{key!r} in {self.address}, group {group!r},"
 
 
-def _refusal(found: Sequence[bytes], keys: Sequence[str]) -> tuple[bytes | None, str, int]:
-    """Return what the script has found: another version, or a key and its partition; ValueError if it cannot have."""
-    kind, *told = found
+def _refusal(keys: Sequence[str], reply: Any) -> tuple[bytes | None, str, int] | None:
+    """Return what the script has found: another version, or a key and its partition; None if it has done the change.
+
+    Raises:
+        ValueError, TypeError: it cannot have found that.
+    """
+    if reply == b"done":
+        return None
+    kind, *told = texts(reply)
     if kind == b"version":
         [version] = told
         return version, "", 0
@@ -247,6 +244,31 @@ def _refusal(found: Sequence[bytes], keys: Sequence[str]) -> tuple[bytes | None,
     if kind != b"position" or key not in keys:
         raise ValueError("another script has answered")
     return None, key, partition
+
+
+def _paged(replies: list[Any]) -> tuple[list[bytes], list[bytes]]:
+    version, lines = replies
+    return texts([] if version is None else [version]), texts(lines)
+
+
+def _rows(names: Sequence[str], replies: list[Any]) -> list[dict[bytes, bytes]]:
+    return [_pairs(reply) for _, reply in zip(names, replies, strict=True)]
+
+
+def _replicas(replies: list[Any]) -> str | None:
+    [role] = replies
+    return str(len(role[2])) if _is_master(role) else None
+
+
+def _settings(replies: list[Any]) -> dict[str, str | None]:
+    [reply] = replies
+    return {key.decode(): value.decode() for key, value in _pairs(reply).items()}
+
+
+def _time_ms(replies: list[Any]) -> int:
+    [reply] = replies
+    seconds, microseconds = map(int, texts(reply))
+    return seconds * 1000 + microseconds // 1000
 
 
 def _load_line(line: bytes, where: str) -> Entry:
