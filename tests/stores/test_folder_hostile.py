@@ -88,6 +88,22 @@ def test_what_lies_in_place_of_a_groups_folder_leads_nowhere(root: Path, what: s
             assert SECRET not in str(raised.value)
 
 
+@pytest.mark.parametrize("what", [what for what in FOUL if what != "a folder"])
+def test_what_lies_in_place_of_the_store_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    """As `groups`, `serve` and a run ask for it. A link to a folder is followed: its path is the user's own."""
+    (tmp_path / "here").mkdir()
+    FOUL[what](tmp_path / "here" / "store")
+    store = FolderStore(f"file://{tmp_path}/here/store")
+    with at_once():
+        for act in (
+            *(store.init, store.groups, lambda: store.load("g"), lambda: store.history("g")),
+            lambda: store.apply(rewind(Snapshot("g"), 1)),
+        ):
+            with pytest.raises(Refused) as raised:
+                act()
+            assert SECRET not in str(raised.value)
+
+
 def test_a_link_to_a_folder_is_no_group_and_nothing_is_written_there(root: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
