@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from fixtures.foul import FOUL, at_once
 from fixtures.s3_gate import s3_gate
 from offsetkeeper.core.mark import OutputMark, check_marks
 from offsetkeeper.core.model import Guarantee, Landed, Snapshot
@@ -223,6 +224,20 @@ def test_a_commit_that_fails_on_a_path_wrote_nothing(path: str, monkeypatch: pyt
             append(way, way.seen(GROUP), path)
     assert not rows(path)
     append(way, way.seen(GROUP), path)
+
+
+@pytest.mark.timeout(60)  # a FIFO would be waited for without an end
+@pytest.mark.parametrize("what", ["a FIFO", "a link to a device", "50 GB", "a socket"])
+def test_what_lies_in_place_of_the_file_that_is_read_first_is_refused(path: str, what: str) -> None:
+    """The library opens it without a look: it waited for a FIFO, and the process died of a file of 50 GB."""
+    way, before = prepared(path), Path(path, "_delta_log", "_last_checkpoint")
+    FOUL[what](before)
+    with at_once():
+        for act in (lambda: prepared(path), lambda: way.seen(GROUP)):
+            with pytest.raises(Refused, match=r"_last_checkpoint was not opened: it .*take it away"):
+                act()
+    before.unlink()
+    assert rows(path) == []
 
 
 def test_a_commit_of_which_nothing_can_be_found_out_is_unknown(path: str) -> None:

@@ -29,7 +29,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Landed
-from offsetkeeper.core.outside import read_file
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, open_file, read_file
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import (
@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
+_POINTER = "_delta_log/_last_checkpoint"
 _LARGEST_ENTRY = 2**30  # bytes of a commit: some 500,000 files
 _SHIPPED = (errors, environment, limits, task)
 _FEATURES = frozenset(
@@ -267,8 +268,22 @@ class Table:
         return table
 
     def _load(self) -> deltalake.DeltaTable:
+        if self.folder.local:
+            self._check_pointer()
         with self._told():
             return deltalake.DeltaTable(self.address, storage_options=dict(self.options))
+
+    def _check_pointer(self) -> None:
+        """Check the file that deltalake opens without a look: it would wait for a FIFO, or take memory for any size."""
+        with suppress(OSError):  # deltalake tells
+            try:
+                file, _ = open_file(Path(self.address, _POINTER), LARGEST_STORED, root=Path(self.address))
+                file.close()
+            except UnfitFile as error:
+                raise Refused(
+                    f"{self.address}: {_POINTER} was not opened: it {error.strerror}. Somebody who may write there has "
+                    "put it there: take it away"
+                ) from None
 
     @contextmanager
     def _told(self) -> Iterator[None]:
