@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fixtures.foul import FOUL, at_once
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import GuaranteeRefused, OutcomeUnknown, Refused, SettingsError, SinkError
 from offsetkeeper.sinks import Files
@@ -82,6 +83,17 @@ def test_a_fifo_in_the_folder_of_an_output_is_not_waited_for(tmp_path: Path) -> 
         tree.write("own/file", b"x")
     with pytest.raises(Refused, match="a FIFO"):
         tree.read("own/file")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("what", [what for what in FOUL if what != "a folder"])
+def test_what_lies_in_place_of_the_folder_of_an_output_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    """It was an error that a run tries again."""
+    (tmp_path / "in").mkdir()
+    FOUL[what](tmp_path / "in" / "lake")
+    output = Files(tmp_path / "in" / "lake")
+    with at_once(), pytest.raises(Refused, match=r"Not a directory|Too many .* symbolic links"):
+        output.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ class LocalTree:
     def make(self, path: str) -> None:
         """See `Tree.make`."""
         with self._failures():
-            self._root.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # it may be no folder: opening it tells
+                self._root.mkdir(parents=True)
             os.close(open_folder(self._root / path, self._root, make=True))
 
     def names(self, path: str) -> Sequence[str]:
