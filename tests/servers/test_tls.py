@@ -7,6 +7,7 @@ handshake fails before any byte of the protocol.
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 import ssl
 import time
@@ -14,7 +15,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import pyarrow as pa
 import pymysql
@@ -35,6 +38,7 @@ from offsetkeeper.testing.s3 import S3Server
 from stores.test_foreign_answers import Listener
 
 QUICK_S = 5.0
+PASSWORD = "geheimwort"
 
 
 def _load(url: str) -> None:
@@ -59,6 +63,7 @@ class Client(NamedTuple):
         url: makes the URL, with a question mark in it, from the server (None if there is none), host and port.
         ca: name of the setting with the authorities.
         unchecked: settings that switch all checks off, and those that switch off only that of the name; "" for none.
+        own: names of the settings with a certificate of its own, its key and the key's password.
         begin: what is said before TLS begins.
         ask: connects.
         group: of tests on the same server.
@@ -68,6 +73,7 @@ class Client(NamedTuple):
     url: Callable[[Any, str, int], str]
     ca: str
     unchecked: tuple[str, str] = ("", "")
+    own: tuple[str, str, str] = ("", "", "")
     begin: Callable[[Any], None] = at_once
     ask: Callable[[str], None] = _load
     group: str = ""
@@ -89,6 +95,7 @@ CLIENTS = {
         _mysql,
         "ssl_ca",
         ("ssl_verify_cert=false", "ssl_verify_identity=false"),
+        ("ssl_cert", "ssl_key", "ssl_key_password"),
         group="test_mysql",
     ),
     "postgresql": Client(
@@ -96,6 +103,7 @@ CLIENTS = {
         lambda _, host, port: f"postgresql://postgres@{host}:{port}/postgres?",
         "sslrootcert",
         ("sslmode=require", "sslmode=verify-ca"),
+        ("sslcert", "sslkey", "sslpassword"),
         after_postgresql_asks,
     ),
     "redis": Client(
@@ -103,12 +111,14 @@ CLIENTS = {
         lambda _, host, port: f"rediss://{host}:{port}/0?",
         "ssl_ca_certs",
         ("ssl_cert_reqs=none", "ssl_check_hostname=false"),
+        ("ssl_certfile", "ssl_keyfile", "ssl_password"),
         group="test_redis",
     ),
     "zookeeper": Client(
         "zookeeper_server",
         lambda _, host, port: f"zookeeper://{host}:{port}?tls=true&",
         "ca",
+        own=("cert", "key", "key_password"),
         group="test_zookeeper",
     ),
     "s3": Client("s3_server", _s3, "ca_bundle", group="test_s3"),
@@ -123,17 +133,17 @@ CLIENTS = {
         lambda _, host, port: f"cassandra://cassandra:cassandra@{host}:{port}/?ssl=true&",
         "ssl_ca",
         ("ssl_verify_cert=false", "ssl_verify_identity=false"),
+        ("ssl_cert", "ssl_key", "ssl_key_password"),
         ask=_look,
         group="test_cassandra",
     ),
 }
-EVERY = pytest.mark.parametrize(
-    "client",
-    [
-        pytest.param(client, id=name, marks=[pytest.mark.xdist_group(client.group)] if client.group else [])
-        for name, client in CLIENTS.items()
-    ],
-)
+PARAMETERS = {
+    name: pytest.param(client, id=name, marks=[pytest.mark.xdist_group(client.group)] if client.group else [])
+    for name, client in CLIENTS.items()
+}
+EVERY = pytest.mark.parametrize("client", PARAMETERS.values())
+WITH_OWN = pytest.mark.parametrize("client", [PARAMETERS[name] for name, each in CLIENTS.items() if each.own[0]])
 
 
 class MariaDBWithTls:
@@ -142,14 +152,23 @@ class MariaDBWithTls:
     def __init__(self, certificates: Certificates, folder: Any) -> None:
         self._pair = Pair(folder / "certificate.pem", folder / "key.pem")
         self._copy(certificates.right)
-        files = {"ssl-cert": str(self._pair.certificate), "ssl-key": str(self._pair.key)}
+        files = {
+            "ssl-cert": str(self._pair.certificate),
+            "ssl-key": str(self._pair.key),
+            "ssl-ca": str(certificates.ca),
+        }
         self.server = MariaDBServer(settings={"ssl": "1", **files}, fsync=False)
 
     def show(self, pair: Pair) -> None:
         """Show another certificate from now on."""
         self._copy(pair)
+        self.run("FLUSH SSL")
+
+    def run(self, *statements: str) -> None:
+        """Run statements as root."""
         with pymysql.connect(host="127.0.0.1", port=self.server.port, user="root", ssl_disabled=True) as connection:
-            connection.cursor().execute("FLUSH SSL")
+            for statement in statements:
+                connection.cursor().execute(statement)
 
     def _copy(self, pair: Pair) -> None:
         for source, target in zip(pair, self._pair, strict=True):
@@ -158,10 +177,11 @@ class MariaDBWithTls:
 
 @pytest.fixture(scope="module")
 def mariadb_with_tls(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBWithTls]:
-    """The server, with an empty database `shop`."""
+    """The server, with an empty database `shop`, and a user who needs a certificate."""
     found = MariaDBWithTls(certificates, tmp_path_factory.mktemp("mariadb"))
     with found.server as server:
         server.create_database("shop")
+        found.run("CREATE USER known REQUIRE X509", "GRANT ALL ON shop.* TO known")
         yield found
 
 
@@ -172,21 +192,29 @@ class Shown:
         self._request, self._client = request, client
 
     @contextmanager
-    def url(self, pair: Pair, *settings: str, real: bool = False, host: str = "127.0.0.1") -> Iterator[str]:
-        """Yield the URL with which the server is reached."""
+    def url(
+        self,
+        pair: Pair,
+        *settings: str,
+        real: bool = False,
+        host: str = "127.0.0.1",
+        clients: Path | None = None,
+    ) -> Iterator[str]:
+        """Yield the URL with which the server is reached; see `TlsGate` for the clients that it knows."""
         query, client = "&".join(filter(None, settings)), self._client
         always = real or client.server == "mariadb_with_tls"
         server = self._request.getfixturevalue(client.server) if always else None
         if isinstance(server, MariaDBWithTls):
             server.show(pair)
-            yield client.url(server, host, server.server.port) + query
+            url = client.url(server, host, server.server.port) + query
+            yield url.replace("root@", "known@") if clients else url
             return
-        with TlsGate(pair, server.port if server else 0, client.begin) as gate:
+        with TlsGate(pair, server.port if server else 0, client.begin, clients) as gate:
             yield client.url(server, host, gate.port) + query
 
-    def refusal(self, pair: Pair, *settings: str) -> str:
+    def refusal(self, pair: Pair, *settings: str, clients: Path | None = None) -> str:
         """Return the message with which the certificate is refused, at once and for good."""
-        with self.url(pair, *settings) as url:
+        with self.url(pair, *settings, clients=clients) as url:
             began = time.monotonic()
             with pytest.raises(Refused) as caught:
                 self._client.ask(url)
@@ -333,13 +361,80 @@ def test_tls_that_is_switched_off_has_no_settings(url: str) -> None:
         open_url(url)
 
 
-def test_a_missing_file_of_authorities_is_named(certificates: Certificates) -> None:
-    """Its path is no secret."""
-    with (
-        TlsGate(certificates.right, 0, after_postgresql_asks) as gate,
-        pytest.raises(Refused, match=r'"/nowhere/ca\.pem" does not exist'),
+@WITH_OWN
+def test_a_server_that_asks_for_a_certificate_gets_it_and_says_why_it_takes_none(
+    shown: Shown, client: Client, certificates: Certificates
+) -> None:
+    certificate, key, password = client.own
+    ours = f"{client.ca}={certificates.ca}"
+    encrypted = certificates.encrypted(certificates.client, PASSWORD)
+    mine = (f"{certificate}={certificates.client.certificate}", f"{key}={encrypted}", f"{password}={PASSWORD}")
+    with shown.url(certificates.right, ours, *mine, real=True, clients=certificates.ca) as url:
+        client.ask(url)
+    with shown.url(certificates.right, ours, clients=certificates.ca) as url, pytest.raises(Refused) as refused:
+        client.ask(url)
+    asks = f"asks for a certificate of the client (certificate required): give it as {certificate}, its key as {key}"
+    assert ("Access denied" if client.server == "mariadb_with_tls" else asks) in str(refused.value)
+    for pair, why in ((certificates.stranger, "unknown ca"), (certificates.expired, "certificate expired")):
+        theirs = (f"{certificate}={pair.certificate}", f"{key}={pair.key}")
+        message = shown.refusal(certificates.right, ours, *theirs, clients=certificates.ca)
+        assert f"does not accept the certificate in {certificate}={pair.certificate}: {why}" in message
+
+
+def _wrong_file(client: Client, settings: dict[str, str]) -> str:
+    """Return the message with which a file for TLS is refused. Paths are no secrets, but texts of keys are."""
+    query = urlencode({name: value for name, value in settings.items() if value})
+    with pytest.raises(SettingsError) as refused:
+        client.ask(client.url(None, "127.0.0.1", 1) + query)
+    shown = "".join(traceback.format_exception(refused.value))
+    assert not [secret for secret in ("PRIVATE KEY", "wr0ngwort", "cassandra:cassandra") if secret in shown]
+    return str(refused.value)
+
+
+MISSING = r"(=/nowhere cannot be read on .*: No such file|=\(no path\) cannot be| in the store's URL is not a file)"
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_what_is_wrong_with_a_file_of_authorities_is_told(client: Client, certificates: Certificates) -> None:
+    assert re.match(f"{client.ca}{MISSING}", _wrong_file(client, {client.ca: "/nowhere"}))
+    key = str(certificates.right.key)
+    assert f"{client.ca}={key} has no certificate in PEM" in _wrong_file(client, {client.ca: key})
+
+
+@pytest.mark.parametrize("client", [each for each in CLIENTS.values() if each.own[0]], ids=lambda each: each.server)
+def test_what_is_wrong_with_a_certificate_of_its_own_is_told_before_any_server_is_asked(
+    client: Client, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No library asks the terminal for a password, as some do for ever."""
+    monkeypatch.setenv("HOME", "/nowhere")
+    certificate, key, password = client.own
+    mine, other = certificates.client, str(certificates.right.key)
+    encrypted = str(certificates.encrypted(mine, PASSWORD))
+    beside = "/nowhere/.postgresql/postgresql.key" if client.server == "postgresql_server" else mine.certificate
+    for wrong, told in (
+        ({certificate: "/nowhere"}, f"^{certificate}{MISSING}"),
+        ({key: "/nowhere"}, f"^{key}{MISSING}"),
+        ({key: mine.key.read_text()}, f"^{key}{MISSING}"),
+        ({certificate: other}, f"{certificate}={other} has no certificate in PEM"),
+        ({certificate: ""}, f"{certificate}"),
+        ({key: ""}, f"{beside}.* (No such file|has no key in PEM .*, or give it as {key}$)"),
+        ({key: encrypted}, f"the key in {encrypted} is encrypted: give its password as {password}$"),
+        ({key: encrypted, password: "wr0ngwort"}, f"{password} is not the password of the key in {encrypted}$"),
+        ({key: encrypted, password: "wr0ngwort" * 999}, f"{password} is not the password of the key in {encrypted}$"),
+        ({key: other}, f"the key in {other} is not that of {certificate}={mine.certificate}"),
     ):
-        _load(f"postgresql://u:geheim@127.0.0.1:{gate.port}/shop?sslrootcert=/nowhere/ca.pem")
+        right = {client.ca: str(certificates.ca), certificate: str(mine.certificate), key: str(mine.key)}
+        assert re.search(told, _wrong_file(client, right | wrong))
+
+
+@pytest.mark.parametrize("name", ["sslcrl", "sslcrldir"])
+def test_a_list_of_revoked_certificates_that_is_not_there_is_told(name: str, certificates: Certificates) -> None:
+    """Libpq would go on without it, and take a certificate that is revoked."""
+    url = f"postgresql://u:geheim@127.0.0.1:1/shop?sslrootcert={certificates.ca}&{name}=/nowhere"
+    with pytest.raises(SettingsError, match=f"^{name}=/nowhere is not there"):
+        _load(url)
+    with pytest.raises(StoreUnavailable):
+        _load(f"{url}&sslmode=disable")
 
 
 def test_a_file_for_tls_never_leads_to_plain_text(

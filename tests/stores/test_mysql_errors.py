@@ -155,7 +155,7 @@ def test_a_wrong_url_is_refused_and_shows_no_password(url: str) -> None:
 
 
 def test_a_certificate_that_is_not_there_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    refusal(f"{url}?ssl_ca=/nowhere.pem", Refused, caplog)
+    refusal(f"{url}?ssl_ca=/nowhere.pem", SettingsError, caplog)
 
 
 def test_a_server_without_the_tls_that_is_asked_for_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,11 +1,13 @@
-"""Certificates of servers: which are accepted, and why one is not.
+"""Certificates: which of servers are accepted, and why one is not; and what is wrong with a client's own.
 
 Most client libraries do not tell an expired certificate from one that a foreign authority has signed. So the server is
-asked for its certificate again, which no library needs to help with.
+asked for its certificate again, which no library needs to help with. Nor do they tell which of the client's files is
+wrong, and some ask the terminal for the password of a key, for ever. So the files are read before.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 import socket
 import ssl
@@ -15,17 +17,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from offsetkeeper.core.outside import LARGEST_TABLE, read_file
+from offsetkeeper.errors import SettingsError
 
 T = TypeVar("T")
 
 _LIMIT_S = 5.0
+_HEARD_S = 1.0  # with TLS 1.3, a server objects to the client's certificate after the handshake
 _EXPIRED, _NOT_YET, _WRONG_HOST, _WRONG_ADDRESS = 10, 9, 62, 64  # OpenSSL's numbers
 _UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21, 24, 26})
 _UNSPOKEN = re.compile("WRONG_VERSION|UNEXPECTED_EOF|RECORD_LAYER|wrong version|EOF occurred in violation")
 _VALIDITY = re.compile(rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
 _ALTERNATIVES = re.compile(rb"\x06\x03\x55\x1d\x11(?:\x01\x01\xff)?\x04", re.DOTALL)
+_LONGEST_PATH = 255
 _NAME, _ADDRESS = 0x82, 0x87
+_PEM = b"-----BEGIN "
+_CERTIFICATE = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----")
+_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )?PRIVATE KEY-----")
+_ANY = re.compile(b"")
+_ENCRYPTED = re.compile(rb"BEGIN ENCRYPTED PRIVATE KEY|Proc-Type: 4,ENCRYPTED")
+_OBJECTS = re.compile("certificate|alert|unknown.ca|EOF occurred|reset by peer|broken pipe", re.IGNORECASE)
+_REFUSED = re.compile("ALERT_((?:NO|BAD|UNSUPPORTED|UNKNOWN)_CERTIFICATE|CERTIFICATE_[A-Z]+|UNKNOWN_CA|ACCESS_DENIED)")
 
 
 def _at_once(_: socket.socket) -> None:
@@ -41,12 +56,17 @@ class _Asked(NamedTuple):
     address: str
     limit_s: float = _LIMIT_S
 
-    def handshake(self, context: ssl.SSLContext) -> bytes:
-        """Return the certificate, in DER; empty if there is none."""
+    def handshake(self, context: ssl.SSLContext, heard_s: float = 0.0) -> bytes:
+        """Return the certificate, in DER; empty if there is none. Then listen for an objection of the server."""
         with socket.create_connection((self.address, self.port), self.limit_s) as connection:
             self.begin(connection)
             with context.wrap_socket(connection, server_hostname=self.host) as secured:
-                return secured.getpeercert(binary_form=True) or b""
+                found = secured.getpeercert(binary_form=True) or b""
+                if heard_s:
+                    secured.settimeout(heard_s)
+                    with suppress(TimeoutError):
+                        secured.recv(1)
+                return found
 
     def certificate(self) -> bytes:
         """Return the certificate unchecked, in DER; empty if the server shows none."""
@@ -67,8 +87,10 @@ class Tls:
         ca: path of a file with the certificates of authorities; "" for those of the system.
         folder: path of a folder with such files; "" for none.
         pem: such certificates as text; "" for none.
-        cert, key: paths of the client's own certificate and key; "" for none.
+        own: names of the settings with the client's own certificate, its key and the key's password.
+        cert, key: paths of the client's own certificate and key; "" for none. A certificate may have its key with it.
         password: of the key.
+        der: whether the key may be in DER; then nothing is told of it.
         verify: whether a certificate must be valid and signed by one of the authorities.
         identity: whether it must also have the name or the address that the client connects to.
     """
@@ -77,37 +99,78 @@ class Tls:
     ca: str = ""
     folder: str = ""
     pem: str = field(default="", repr=False)
+    own: tuple[str, str, str] = ("", "", "")
     cert: str = ""
     key: str = ""
     password: str = field(default="", repr=False)
+    der: bool = False
     verify: bool = True
     identity: bool = True
+
+    def wrong_file(self) -> str:
+        """Return which file cannot be used on this machine, why, and what to do; empty if nothing is known."""
+        named, key = (self.own[1], self.key) if self.key else (self.own[0], self.cert)
+        if self.key and not self.cert:
+            return f"{named} is given and no certificate: give it as {self.own[0]}"
+        if self.folder and not Path(self.folder).is_dir():
+            return f"{self.setting}={self.folder} is no folder on {platform.node()}: check its path"
+        try:
+            _read(self.setting, self.ca, _CERTIFICATE, "certificate")
+            _read(self.own[0], self.cert, _CERTIFICATE, "certificate")
+            beside = "" if self.key else f", or give it as {self.own[1]}"
+            text = _read(named, key, _ANY if self.der else _KEY, "key", beside)
+        except SettingsError as error:
+            return str(error)
+        return self._wrong_key(key, text) if _PEM in text else ""
+
+    def _wrong_key(self, key: str, text: bytes) -> str:
+        certificate, _, password = self.own
+        encrypted = _ENCRYPTED.search(text) is not None
+        if encrypted and not self.password:
+            return f"the key in {key} is encrypted: give its password as {password}"
+        try:
+            self._show(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        except (ssl.SSLError, ValueError) as error:  # the second for a password that no key has
+            if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+                return f"the key in {key} is not that of {certificate}={self.cert}: give both of one client"
+            if encrypted:
+                return f"{password} is not the password of the key in {key}"
+        return ""
+
+    def _show(self, context: ssl.SSLContext) -> None:
+        """Have a client show its own certificate. Without a password, the library would ask the terminal for one."""
+        context.load_cert_chain(self.cert, self.key or None, self.password)
 
     def context(self) -> ssl.SSLContext:
         """Return a context for a client.
 
         Raises:
-            OSError: a file is missing, or is not what it should be.
+            SettingsError: a file is missing, or is not what it should be.
         """
-        context = ssl.create_default_context(
-            cafile=self.ca or None, capath=self.folder or None, cadata=self.pem or None
-        )
+        if why := self.wrong_file():
+            raise SettingsError(why)
+        try:
+            context = ssl.create_default_context(
+                cafile=self.ca or None, capath=self.folder or None, cadata=self.pem or None
+            )
+            if self.cert:
+                self._show(context)
+        except OSError as error:
+            names = " or ".join(filter(None, (self.setting, *self.own[: 2 if self.cert else 0])))
+            raise SettingsError(f"a file of {names} cannot be used on {platform.node()}: {error}") from error
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that servers make for themselves do not pass it
         if not (self.verify and self.identity):
             context.check_hostname = False
         if not self.verify:
             context.verify_mode = ssl.CERT_NONE
-        if self.cert:
-            # Without a password, the library would ask for one on the terminal.
-            context.load_cert_chain(self.cert, self.key or None, self.password)
         return context
 
     def objection(
         self, host: str, port: int, begin: Callable[[socket.socket], None] = _at_once, address: str = ""
     ) -> str:
-        """Connect to a server; return why its certificate is not accepted, and what to do. Empty if it is.
+        """Connect to a server; return why its certificate is not accepted, or it does not accept ours, and what to do.
 
-        It is empty too if that is not known within 5 seconds.
+        It is empty if both are accepted, or if that is not known within 5 seconds.
 
         Args:
             host: name or address that the client connects to.
@@ -120,12 +183,25 @@ class Tls:
         def ask() -> str:
             with suppress(OSError, ValueError):
                 try:
-                    asked.handshake(self.context())
+                    asked.handshake(self.context(), _HEARD_S if self.own[0] else 0.0)
                 except ssl.SSLCertVerificationError as error:
                     return self._told(error, host, port, asked.certificate())
+                except ssl.SSLError as error:
+                    return self._not_accepted(error, host, port)
             return ""
 
         return _in_time(ask, _LIMIT_S) or ""
+
+    def _not_accepted(self, error: ssl.SSLError, host: str, port: int) -> str:
+        found = _REFUSED.search(error.reason or "")
+        if found is None:
+            return ""
+        why, (certificate, key, _) = found[1].lower().replace("_", " "), self.own
+        if self.cert:
+            return (
+                f"{host}:{port} does not accept the certificate in {certificate}={self.cert}: {why}. Give another one"
+            )
+        return f"{host}:{port} asks for a certificate of the client ({why}): give it as {certificate}, its key as {key}"
 
     def spoken(self, host: str, port: int) -> bool:
         """Whether a server shows any certificate within a second, so that it speaks TLS from the first byte on."""
@@ -165,6 +241,11 @@ def unspoken_hint(text: str) -> str:
     return ". Perhaps the port speaks no TLS: give the one that does" if _UNSPOKEN.search(text) else ""
 
 
+def may_be_objection(text: str) -> bool:
+    """Whether what a library says may come from a certificate that one of the two sides does not accept."""
+    return _OBJECTS.search(text) is not None
+
+
 def of_all(objections: Iterable[str]) -> str:
     """Return why none of several servers is accepted; empty if one may be: a client then finds that one."""
     first = ""
@@ -182,6 +263,31 @@ def _in_time(ask: Callable[[], T], limit_s: float) -> T | None:
     thread.start()
     thread.join(limit_s)
     return answers[0] if answers else None
+
+
+def _read(name: str, path: str, needed: re.Pattern[bytes], what: str, remedy: str = "") -> bytes:
+    """Return the content of a setting's file; empty if the setting is not given.
+
+    Raises:
+        SettingsError: it cannot be read on this machine, or has not what is needed.
+    """
+    if not path:
+        return b""
+    try:
+        text, _ = read_file(Path(path), LARGEST_TABLE)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no path"
+        raise SettingsError(
+            f"{name}={_shown(path)} cannot be read on {platform.node()}: {why}. Check the path and its permissions"
+        ) from None
+    if not needed.search(text):
+        raise SettingsError(f"{name}={path} has no {what} in PEM on {platform.node()}: give a file that has{remedy}")
+    return text
+
+
+def _shown(path: str) -> str:
+    """Return a path, unless it may be the text of a key."""
+    return path if len(path) <= _LONGEST_PATH and path.isprintable() and "-----" not in path else "(no path)"
 
 
 def names_of(certificate: bytes) -> list[str]:

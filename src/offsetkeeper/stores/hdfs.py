@@ -240,6 +240,8 @@ class WebHdfs:
                 there = urlsplit(answer.headers["Location"])._replace(path=f"/webhdfs/v1{quote(path)}")
                 self._check_tls(there.scheme)
                 answer = self._send(method, there.geturl(), content=content, headers=_length(size))
+        except OffsetkeeperError:
+            raise
         except (KeyError, ValueError) as error:
             raise lost(f"{self._address}: the NameNode leads to no DataNode: {error!r}; check the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:

@@ -31,7 +31,7 @@ def connectable(settings: Mapping[str, Any]) -> dict[str, Any]:
     `mysql_clear_password` or `dialog`.
 
     Raises:
-        OSError: a file for TLS is missing, or is not what it should be.
+        SettingsError: a file for TLS is missing, or is not what it should be.
         MissingExtra: PyMySQL is older than 1.2, and goes on without TLS if a server says that it has none.
     """
     import pymysql  # noqa: PLC0415 - of an extra

@@ -9,8 +9,6 @@ import logging
 import math
 import os
 import re
-import socket
-import struct
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +25,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry, empty
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.outside import unknown_setting
-from offsetkeeper.core.tls import Tls, of_all
+from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -39,24 +37,22 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
+from offsetkeeper.stores.postgresql_tls import FILES, check_files, objection
 from offsetkeeper.stores.tables import TableStore, name_tables, of_columns, table_names
 
 log = logging.getLogger("offsetkeeper")
 _OWN = ("schema", "table", "history", "timeout")
 _FILES = ("sslkeylogfile", "servicefile")
 T = TypeVar("T")
-_PORT = 5432
-_SSL_REQUEST = struct.pack("!II", 8, 80877103)
 
 # libpq has no error codes for failed connections, only texts. With a server in another language, such errors are
 # retried until the timeout: this is better than to give up while a server is only starting.
 _HOPELESS = re.compile(
     r"authentication failed|does not exist|no pg_hba\.conf entry|pg_hba\.conf rejects|no password supplied"
     r"|permission denied|not permitted to log in|does not support SSL|certificate |unrecognized configuration"
-    r"|invalid \w+ value|bad value"
+    r"|invalid \w+ value|bad value|private key file|alert (bad certificate|unknown ca|access denied)"
 )
 _OF_SERVER = re.compile(r"connection to server .+?(?=connection to server |\Z)", re.DOTALL)
-_OF_TLS = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir"})
 # Surely rolled back, and worth a retry: read-only for now, serialization and deadlock, resources, locks,
 # cancelled, the system, internal.
 _PASSING = ("25", "40", "53", "55", "57", "58", "XX")
@@ -434,8 +430,8 @@ def _verifying(given: Mapping[str, object]) -> dict[str, str]:
 
     What stands in the URL counts before the environment, so that no variable of another program lowers it.
     """
-    here = given.keys() & _OF_TLS
-    around = "PGSSLMODE" not in os.environ and any(os.environ.get(f"PG{name.upper()}") for name in _OF_TLS)
+    here = given.keys() & {*FILES}
+    around = "PGSSLMODE" not in os.environ and any(os.environ.get(f"PG{name.upper()}") for name in FILES)
     return {"sslmode": "verify-full"} if here or around else {}
 
 
@@ -511,6 +507,7 @@ class Connections(Pool[Connection]):
             connection.deadline = math.inf
 
     def _open(self) -> Connection:
+        check_files(self._libpq)
         try:
             # No prepared statements: poolers do not support them, and their plans would not know the number of rows.
             # A database or a role in SQL_ASCII would answer with bytes.
@@ -518,7 +515,7 @@ class Connections(Pool[Connection]):
             connection = Connection.connect(**settings, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             hopeless = _is_hopeless(str(error))
-            if hopeless and "certificate" in str(error) and (why := self._objection()):
+            if hopeless and may_be_objection(str(error)) and (why := objection(self._libpq)):
                 raise Refused(f"{self._address}: nothing was written: {why}") from self._url.cause(error)
             kind = Refused if hopeless else StoreUnavailable
             raise kind(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
@@ -530,20 +527,6 @@ class Connections(Pool[Connection]):
             raise
         return connection
 
-    def _objection(self) -> str:
-        """Return why the certificate of one of the servers is not accepted; libpq tells no reason but a wrong name."""
-        given = {name: str(value) for name, value in self._libpq.items()}
-        ca = given.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
-        identity = given.get("sslmode") == "verify-full"
-        tls = Tls("sslrootcert", ca="" if ca == "system" else ca, identity=identity)
-        names = given.get("host", given.get("hostaddr", "")).split(",")
-        addresses = given.get("hostaddr", given.get("host", "")).split(",")
-        ports = [int(port or _PORT) for port in given.get("port", "").split(",")]
-        ports *= len(names) if len(ports) == 1 else 1
-        servers = zip(names, ports, addresses, strict=False)
-        objections = (tls.objection(name, port, _ask_for_tls, address) for name, port, address in servers)
-        return of_all(objections)
-
     def _failure(
         self, connection: Connection, error: psycopg.Error, lost: Lost, refused: type[OffsetkeeperError]
     ) -> OffsetkeeperError:
@@ -554,12 +537,6 @@ class Connections(Pool[Connection]):
         if state.startswith(_PASSING):
             return StoreUnavailable(f"{self._address}: nothing was written: {error}")
         return refused(f"{self._address}: PostgreSQL refused, and nothing was written: {error}")
-
-
-def _ask_for_tls(connection: socket.socket) -> None:
-    connection.sendall(_SSL_REQUEST)
-    if connection.recv(1) != b"S":
-        raise OSError("the server has no TLS")
 
 
 def _is_idle(connection: Connection) -> bool:

@@ -205,6 +205,7 @@ class Connection:
         self._redact, self._cause = url.redact, url.cause
         self._timeout = url.settings.timeout
         self._lock = threading.Lock()
+        self._tls = Tls("ca_bundle", ca=self._given.get("ca_bundle", ""))
         self._client: Any = None
         self._tried = False
 
@@ -308,6 +309,8 @@ class Connection:
         # boto3 must not retry by itself: it would find the object of its first try, and take it for another writer's.
         config = Config(retries={"total_max_attempts": 1}, connect_timeout=self._timeout, read_timeout=self._timeout)
         given = self._given.get
+        if why := self._tls.wrong_file():
+            raise SettingsError(why)
         session = boto3.session.Session(
             aws_access_key_id=given("access_key"),
             aws_secret_access_key=given("secret_key"),
@@ -349,8 +352,7 @@ class Connection:
 
     def _objection(self, url: str) -> str:
         parts = urlsplit(url)
-        tls = Tls("ca_bundle", ca=self._given.get("ca_bundle", ""))
-        return tls.objection(parts.hostname or "", parts.port or _HTTPS)
+        return self._tls.objection(parts.hostname or "", parts.port or _HTTPS)
 
 
 def _is_of_certificate(error: Exception) -> bool:

@@ -42,6 +42,7 @@ def read_tls(given: Mapping[str, str], *, asked: bool | None = None) -> Tls | No
     return Tls(
         setting="ssl_ca",
         ca=given.get("ssl_ca", ""),
+        own=NAMES[1:4],
         cert=given.get("ssl_cert", ""),
         key=given.get("ssl_key", ""),
         password=given.get("ssl_key_password", ""),

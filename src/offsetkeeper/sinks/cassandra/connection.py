@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from offsetkeeper.core.tls import Tls, of_all, spoken_hint, unspoken_hint
-from offsetkeeper.errors import MissingExtra, OutcomeUnknown, Refused, SettingsError, SinkError
+from offsetkeeper.core.tls import Tls, may_be_objection, of_all, spoken_hint, unspoken_hint
+from offsetkeeper.errors import MissingExtra, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks.cassandra.nodes import named_nodes
 
 _PROTOCOL = 5  # of Cassandra 4 and newer
@@ -42,6 +42,7 @@ class Place:
         Raises:
             MissingExtra: cassandra-driver is not installed here.
             SinkError: no node could be reached.
+            SettingsError: a file for TLS is missing, or is not what it should be.
             Refused: user or password are wrong, or the nodes' certificates are.
         """
         session = self.open(again=True)
@@ -81,7 +82,7 @@ class Place:
             execution_profiles={cluster.EXEC_PROFILE_DEFAULT: profile},
             schema_metadata_enabled=False,
             token_metadata_enabled=False,
-            ssl_context=self._context(),
+            ssl_context=None if self.tls is None else self.tls.context(),
         )
         try:
             with translated(self):
@@ -89,14 +90,6 @@ class Place:
         except BaseException:
             there.shutdown()
             raise
-
-    def _context(self) -> Any:
-        try:
-            return None if self.tls is None else self.tls.context()
-        except OSError as error:
-            raise SettingsError(
-                f"{self.address}: the files of ssl_ca, ssl_cert or ssl_key cannot be read: {error.strerror}"
-            ) from None
 
     def hint(self, why: str) -> str:
         """Return the end of a message that says that only one side speaks TLS; else empty."""
@@ -137,7 +130,7 @@ def translated(place: Place, *, decides: bool = False) -> Iterator[None]:
     try:
         yield
     except NoHostAvailable as error:  # without a retry, it was sent to no node
-        if "certificate" in str(error) and (why := place.objection()):
+        if may_be_objection(str(error)) and (why := place.objection()):
             raise Refused(f"{place.address}: nothing was written: {why}") from None
         why = "; ".join(dict.fromkeys(_line(each) for each in error.errors.values())) or _line(error)
         wrong = any(isinstance(each, cassandra.AuthenticationFailed) for each in error.errors.values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsetkeeper import errors
-from offsetkeeper.core import tls
+from offsetkeeper.core import outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.pickle_by_value import ship
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("offsetkeeper")
-_SHIPPED = (errors, connection, limits, nodes, task, tls)
+_SHIPPED = (errors, connection, limits, nodes, outside, task, tls)
 
 
 class Rows(NamedTuple):

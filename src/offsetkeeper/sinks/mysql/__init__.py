@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pymysql
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment, tls
+from offsetkeeper.core import environment, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.pickle_by_value import ship
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SHIPPED = (errors, environment, limits, task, tls, mysql_tls)
+_SHIPPED = (errors, environment, limits, outside, task, tls, mysql_tls)
 # All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text.
 _RELIED_ON = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'",

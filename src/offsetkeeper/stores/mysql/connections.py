@@ -11,6 +11,7 @@ import pymysql
 from pymysql.constants import CLIENT, CR, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
+from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores import base
@@ -222,7 +223,9 @@ class Connections(Pool[Connection]):
             connection.connect()
         except pymysql.Error as error:
             raise self._unconnected(error) from self._url.cause(error)
-        except (OSError, RuntimeError, *SENSELESS) as error:  # certificates, and libraries of an authentication method
+        except OffsetkeeperError:
+            raise
+        except (OSError, RuntimeError, *SENSELESS) as error:  # libraries of an authentication method
             raise Refused(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):
@@ -239,7 +242,7 @@ class Connections(Pool[Connection]):
         code = code_of(error)
         if IN_CLEAR in error.args:
             return Refused(f"{self._address}: nothing was written: {IN_CLEAR}")
-        if "CERTIFICATE" in str(error) and (why := objection(self._library)):
+        if may_be_objection(str(error)) and (why := objection(self._library)):
             return Refused(f"{self._address}: nothing was written: {why}")
         ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # no TLS, or an unknown authentication method
         passing = not ours and (code in _PASSING or code in _BROKEN or _is_of_client(code))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha1
@@ -16,7 +16,7 @@ from redis.connection import parse_url
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import REMEDY
-from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
+from offsetkeeper.core.tls import Tls, may_be_objection, spoken_hint, unspoken_hint
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
@@ -28,9 +28,10 @@ from offsetkeeper.errors import (
 from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 
+_OWN = ("ssl_certfile", "ssl_keyfile", "ssl_password")
 CLIENT = (
     *("db", "username", "password", "client_name", "socket_connect_timeout"),
-    *("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password"),
+    *("ssl_ca_certs", "ssl_ca_path", *_OWN),
     *("ssl_cert_reqs", "ssl_check_hostname"),
 )
 T = TypeVar("T")
@@ -123,7 +124,7 @@ class Connections:
         self._address = url.address
         self._timeout = url.settings.timeout
         self._settings = _client_settings(url)
-        self._tls = Tls("ssl_ca_certs", ca=url.given.get("ssl_ca_certs", ""), folder=url.given.get("ssl_ca_path", ""))
+        self._tls = _tls(url.given, self._settings) if url.parts.scheme == "rediss" else None
         kind = self._settings.pop("connection_class", Connection)
         self._class = type(kind.__name__, (_Bounded, kind), {})
         self._home: Node = (self._settings.pop("host", "localhost"), self._settings.pop("port", 6379))
@@ -244,6 +245,8 @@ class Connections:
 
     def _open(self, node: Node) -> Any:
         connection = self._new(node)
+        if self._tls is not None:
+            self._tls.context()  # the library tells of no file, and asks the terminal for a key's password
         try:
             connection.connect()
         except (exceptions.InvalidResponse, *SENSELESS) as error:
@@ -259,7 +262,7 @@ class Connections:
 
     def _unconnected(self, error: exceptions.RedisError, node: Node) -> OffsetkeeperError:
         text = _text(error)
-        if "CERTIFICATE" in text and (why := self._tls.objection(*node)):
+        if self._tls is not None and may_be_objection(text) and (why := self._tls.objection(*node)):
             return Refused(f"{self._address}: nothing was written: {why}")
         hopeless = (
             isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError)
@@ -267,7 +270,7 @@ class Connections:
             or "WRONG_VERSION" in text
         )
         kind: type[OffsetkeeperError] = Refused if hopeless and not _passes(error) else StoreUnavailable
-        plain = self._url.parts.scheme == "redis" and isinstance(error, exceptions.ConnectionError)
+        plain = self._tls is None and isinstance(error, exceptions.ConnectionError)
         hint = spoken_hint(*node, "write rediss:// in the URL") if plain else unspoken_hint(text)
         return kind(f"{self._address}: cannot connect: {self._url.redact(text)}{hint}")
 
@@ -348,6 +351,21 @@ def _client_settings(url: StoreUrl) -> dict[str, Any]:
         settings.setdefault("ssl_check_hostname", url.given.get("ssl_cert_reqs") != "none")
     connect = min(settings.pop("socket_connect_timeout", _LONGEST_CONNECT), timeout)
     return {**settings, "socket_timeout": timeout, "socket_connect_timeout": connect, "protocol": 2}
+
+
+def _tls(given: Mapping[str, str], client: Mapping[str, Any]) -> Tls:
+    ca, folder, cert, key, password = (given.get(name, "") for name in ("ssl_ca_certs", "ssl_ca_path", *_OWN))
+    return Tls(
+        "ssl_ca_path" if folder and not ca else "ssl_ca_certs",
+        ca=ca,
+        folder=folder,
+        own=_OWN,
+        cert=cert,
+        key=key,
+        password=password,
+        verify=given.get("ssl_cert_reqs") != "none",
+        identity=client["ssl_check_hostname"],
+    )
 
 
 def _parse(url: StoreUrl) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import SENSELESS, Lost, senseless
 from offsetkeeper.stores.zookeeper.nodes import Rows
 
-TLS = ("tls", "ca", "cert", "key", "key_password")
+_OWN = ("cert", "key", "key_password")
+TLS = ("tls", "ca", *_OWN)
 _BROKEN = (
     exceptions.ConnectionLoss,
     exceptions.ConnectionClosedError,
@@ -183,7 +184,8 @@ class Sessions:
     def __init__(self, url: StoreUrl) -> None:
         self._address = url.address
         self._timeout = url.settings.timeout
-        self._settings = _client_settings(url)
+        self._tls = _tls(url.given)
+        self._settings = _client_settings(url, self._tls)
         self._lock = threading.Lock()
         self._held: Any = None
 
@@ -233,6 +235,8 @@ class Sessions:
             return self._held
 
     def _connect(self) -> Any:
+        if self._tls is not None:
+            self._tls.context()  # kazoo asks the terminal for a key's password
         # One try over all hosts, also after a break: the ledger decides about waiting and retrying.
         once, log, threads = KazooRetry(max_tries=1), _Reasons(), _Threads()
         client = KazooClient(
@@ -254,7 +258,7 @@ class Sessions:
         raise StoreUnavailable(f"{self._address}: cannot connect: {why}{self._hint(why)}")
 
     def _hint(self, why: str) -> str:
-        if self._settings.get("use_ssl"):
+        if self._tls is not None:
             return unspoken_hint(why)
         hosts, _ = collect_hosts(self._settings["hosts"])
         return next(
@@ -263,11 +267,10 @@ class Sessions:
 
     def _objection(self) -> str:
         """Return why no certificate of the servers is accepted; empty if one may be, and without TLS."""
-        if not self._settings.get("use_ssl"):
+        if self._tls is None:
             return ""
-        tls = Tls("ca", ca=self._settings.get("ca", ""))
         hosts, _ = collect_hosts(self._settings["hosts"])
-        return of_all(tls.objection(host, port) for host, port in hosts)
+        return of_all(self._tls.objection(host, port) for host, port in hosts)
 
     def _drop(self, client: Any) -> None:
         with self._lock:
@@ -305,13 +308,17 @@ def _end(client: Any) -> None:
         client.close()
 
 
-def _client_settings(url: StoreUrl) -> dict[str, Any]:
+def _client_settings(url: StoreUrl, tls: Tls | None) -> dict[str, Any]:
     user, _, hosts = url.parts.netloc.rpartition("@")
     try:
         collect_hosts(hosts)
     except ValueError:
         raise url.error("has no server: write zookeeper://host:2181,host2:2181/path") from None
-    settings: dict[str, Any] = {"hosts": hosts, "default_acl": OPEN_ACL_UNSAFE, **_tls(url.given)}
+    settings: dict[str, Any] = {"hosts": hosts, "default_acl": OPEN_ACL_UNSAFE}
+    if tls is not None:
+        settings |= {"use_ssl": True, "verify_certs": True, "check_hostname": True, "ca": tls.ca or None}
+        # Without a key, kazoo would show no certificate.
+        settings |= {"certfile": tls.cert, "keyfile": tls.key or tls.cert, "keyfile_password": tls.password}
     digest = read_choice("auth", url.given.get("auth", "digest"), {"digest": True, "sasl": False})
     if not user:
         return settings
@@ -323,15 +330,14 @@ def _client_settings(url: StoreUrl) -> dict[str, Any]:
     return {**settings, "default_acl": [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]}
 
 
-def _tls(given: Mapping[str, str]) -> dict[str, Any]:
+def _tls(given: Mapping[str, str]) -> Tls | None:
     tls = given.get("tls", "false")
     if tls not in {"true", "false"} or (tls == "false" and not given.keys().isdisjoint(TLS[1:])):
         raise SettingsError("in the store's URL, use tls=true or tls=false, and ca, cert and key only with tls=true")
     if tls == "false":
-        return {}
-    names = {"ca": "ca", "cert": "certfile", "key": "keyfile", "key_password": "keyfile_password"}
-    files = {names[name]: value for name, value in given.items() if name in names}
+        return None
     for name in given.keys() & {"ca", "cert", "key"}:
         if not os.path.isfile(given[name]):  # noqa: PTH113 - it never raises
             raise SettingsError(f"{name} in the store's URL is not a file: check its path, and that it may be read")
-    return {"use_ssl": True, "verify_certs": True, "check_hostname": True, **files}
+    ca, cert, key, password = (given.get(name, "") for name in TLS[1:])
+    return Tls("ca", ca=ca, own=_OWN, cert=cert, key=key, password=password)
