@@ -8,13 +8,17 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from fixtures.certificates import Certificates
 from fixtures.tls_gate import TlsGate
+from offsetkeeper.cli.main import app
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import BrokerUnavailable, NotAuthorized, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster, java_options
 from offsetkeeper.readers.consume import read
 from offsetkeeper.readers.source import Source
+from offsetkeeper.sinks import Topic
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
@@ -77,6 +81,19 @@ def store(brokers: str, options: dict[str, str]) -> None:
         opened.load("g")
 
 
+def topic(brokers: str, options: dict[str, str]) -> None:
+    """Prepare an output."""
+    Topic(brokers, "t", kafka=options).prepare(open_store("memory:"), Guarantee.EXACTLY_ONCE)
+
+
+def command(brokers: str, options: dict[str, str]) -> None:
+    """Ask how far a group is."""
+    words = [word for name, value in options.items() for word in ("--kafka", f"{name}={value}")]
+    result = CliRunner().invoke(app, ["lag", "g", "--store", "memory:", "--brokers", brokers, *words])
+    assert isinstance(result.exception, Exception)
+    raise result.exception
+
+
 def records(brokers: str, options: dict[str, str]) -> None:
     """Read as a task on an executor does."""
     source = Source(brokers, options, "g", "read_committed", stall_s=30)
@@ -127,7 +144,7 @@ def test_a_port_that_speaks_the_other_way_is_named(broker: TlsBroker, certificat
 @pytest.mark.parametrize("form", ["location", "pem"])
 @pytest.mark.parametrize(
     ("given", "told"),
-    [({}, "needs its password as ssl.key.password"), ({"ssl.key.password": "wr0ngwort"}, "is not the password")],
+    [({}, "its password as ssl.key.password"), ({"ssl.key.password": "wr0ngwort"}, "is not the password")],
 )
 def test_a_key_without_its_password_is_told(
     certificates: Certificates, form: str, given: dict[str, str], told: str, capfd: pytest.CaptureFixture[str]
@@ -141,6 +158,59 @@ def test_a_key_without_its_password_is_told(
     look_at = ssl(certificates, **named, **{"ssl.key.password": PASSWORD})
     with TlsGate(certificates.right) as gate, pytest.raises(BrokerUnavailable):
         look(f"127.0.0.1:{gate.port}", look_at, timeout_s=1)
+
+
+FILES = {
+    "ssl.ca.location": "no certificate",
+    "ssl.certificate.location": "no certificate",
+    "ssl.key.location": "no key",
+    "ssl.crl.location": "",
+}
+
+
+@pytest.mark.parametrize("ask", [look, store, records, topic, command])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_missing_or_wrong_is_named_at_once(
+    certificates: Certificates, name: str, ask: Callable[[str, dict[str, str]], None]
+) -> None:
+    mine, wrong = certificates.client, certificates.folder / "wrong.pem"
+    wrong.write_text("")
+    files = {"ssl.certificate.location": str(mine.certificate), "ssl.key.location": str(mine.key)}
+    with pytest.raises(SettingsError, match=f"{name}=/nowhere cannot be read on .*: No such file"):
+        ask("127.0.0.1:1", ssl(certificates, **files | {name: "/nowhere"}))
+    if FILES[name]:
+        with pytest.raises(SettingsError, match=f"{name}={wrong} has {FILES[name]} in PEM on "):
+            ask("127.0.0.1:1", ssl(certificates, **files | {name: str(wrong)}))
+
+
+def test_a_certificate_and_a_key_that_are_not_of_one_client_are_refused(certificates: Certificates) -> None:
+    mine = {"ssl.certificate.location": str(certificates.client.certificate)}
+    key = {"ssl.key.location": str(certificates.right.key)}
+    for given, told in (
+        (mine | key, f"the key in {certificates.right.key} is not that of ssl.certificate.location="),
+        (mine, "ssl.certificate.location is given and no key: give it as ssl.key.location"),
+        (key, "ssl.key.location is given and no certificate: give it as ssl.certificate.location"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            look("127.0.0.1:1", ssl(certificates, **given))
+
+
+@pytest.mark.parametrize("ask", [look, store, records])
+def test_a_broker_that_does_not_accept_the_certificate_of_the_client_says_why_at_once(
+    certificates: Certificates, ask: Callable[[str, dict[str, str]], None]
+) -> None:
+    for pair, told in (
+        (None, "certificate required"),
+        (certificates.stranger, "unknown ca"),
+        (certificates.expired, "certificate expired"),
+    ):
+        files = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)} if pair else {}
+        with TlsGate(certificates.right, clients=certificates.ca) as gate:
+            began = time.monotonic()
+            refusal = f"the certificate of the client is not accepted by 127.0.0.1:{gate.port}: {told}"
+            with pytest.raises((NotAuthorized, Refused), match=refusal):
+                ask(f"127.0.0.1:{gate.port}", ssl(certificates, **files))
+            assert time.monotonic() - began < SOON_S
 
 
 def test_a_key_that_the_connector_cannot_read_is_told_before_java_is_asked(certificates: Certificates) -> None:

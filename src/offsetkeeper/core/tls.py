@@ -196,12 +196,7 @@ class Tls:
         found = _REFUSED.search(error.reason or "")
         if found is None:
             return ""
-        why, (certificate, key, _) = found[1].lower().replace("_", " "), self.own
-        if self.cert:
-            return (
-                f"{host}:{port} does not accept the certificate in {certificate}={self.cert}: {why}. Give another one"
-            )
-        return f"{host}:{port} asks for a certificate of the client ({why}): give it as {certificate}, its key as {key}"
+        return not_accepted(f"{host}:{port}", found[1].lower().replace("_", " "), self.own)
 
     def spoken(self, host: str, port: int) -> bool:
         """Whether a server shows any certificate within a second, so that it speaks TLS from the first byte on."""
@@ -241,6 +236,20 @@ def unspoken_hint(text: str) -> str:
     return ". Perhaps the port speaks no TLS: give the one that does" if _UNSPOKEN.search(text) else ""
 
 
+def not_accepted(server: str, why: str, own: tuple[str, str, str]) -> str:
+    """Return what to do if a server does not accept the certificate of a client, or gets none.
+
+    Args:
+        server: its address.
+        why: what it says, such as `unknown ca`, or `certificate required` if there is none.
+        own: see `Tls`.
+    """
+    return (
+        f"the certificate of the client is not accepted by {server}: {why}. Give one that it accepts as {own[0]}, and "
+        f"its key as {own[1]}"
+    )
+
+
 def may_be_objection(text: str) -> bool:
     """Whether what a library says may come from a certificate that one of the two sides does not accept."""
     return _OBJECTS.search(text) is not None
@@ -265,22 +274,25 @@ def _in_time(ask: Callable[[], T], limit_s: float) -> T | None:
     return answers[0] if answers else None
 
 
-def _read(name: str, path: str, needed: re.Pattern[bytes], what: str, remedy: str = "") -> bytes:
-    """Return the content of a setting's file; empty if the setting is not given.
+def read_named(name: str, path: str) -> bytes:
+    """Return the content of a setting's file.
 
     Raises:
-        SettingsError: it cannot be read on this machine, or has not what is needed.
+        SettingsError: it cannot be read on this machine.
     """
-    if not path:
-        return b""
     try:
-        text, _ = read_file(Path(path), LARGEST_TABLE)
+        return read_file(Path(path), LARGEST_TABLE)[0]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no path"
         raise SettingsError(
             f"{name}={_shown(path)} cannot be read on {platform.node()}: {why}. Check the path and its permissions"
         ) from None
-    if not needed.search(text):
+
+
+def _read(name: str, path: str, needed: re.Pattern[bytes], what: str, remedy: str = "") -> bytes:
+    """Return the content of a setting's file, which has what is needed; empty if the setting is not given."""
+    text = read_named(name, path) if path else b""
+    if path and not needed.search(text):
         raise SettingsError(f"{name}={path} has no {what} in PEM on {platform.node()}: give a file that has{remedy}")
     return text
 

@@ -18,7 +18,7 @@ from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import BrokerUnavailable, MissingExtra, SettingsError
 from offsetkeeper.kafka.codes import LOGIN_FAILED, NO_REASON, CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.own_settings import TOKEN, TOKEN_PROVIDER, check_own, librdkafka_options
-from offsetkeeper.kafka.tls import is_hopeless, is_on, key_hint, objection, speaks_tls
+from offsetkeeper.kafka.tls import is_hopeless, is_on, key_hint, objection, speaks_tls, wrong_file
 from offsetkeeper.kafka.tokens import TokenProvider
 
 if TYPE_CHECKING:
@@ -179,8 +179,11 @@ def open_client(
     try:
         return (make or theirs)(config)
     except kafka.KafkaException as error:
+        text = error.args[0].str()
+        if why := wrong_file(text, options):
+            raise SettingsError(f"librdkafka refuses the Kafka options: {why}") from None
         raise SettingsError(
-            f"librdkafka refuses the Kafka options: {_refusal(error.args[0].str(), options)} (on {platform.node()}). "
+            f"librdkafka refuses the Kafka options: {_refusal(text, options)} (on {platform.node()}). "
             "Its CONFIGURATION.md lists all names and values"
         ) from None
     except (UnicodeError, ValueError, TypeError):  # a lone surrogate or a NUL, which no C string has

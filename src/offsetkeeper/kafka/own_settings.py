@@ -26,6 +26,8 @@ NATIVE = f"{OWN}native"
 NATIVE_CHOICES = ("auto", "never", "required")
 JAVA = f"{OWN}java."
 """Before the name of a setting of Kafka's Java client, which Spark's own connector gets as it is."""
+_CERTIFICATE = "ssl.certificate.location"
+_KEYS = frozenset({"ssl.key.location", "ssl.key.pem", "ssl.keystore.location", "ssl.engine.location"})
 _FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _OBJECT = re.compile(r"logger|default\.topic\.config|.*_cb|on_\w+")  # confluent-kafka calls methods of it
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -47,6 +49,10 @@ def check_own(options: Mapping[str, str]) -> None:
                 f"{RACK_VARIABLE}, {NATIVE} or {JAVA}<a setting of the Java client>"
             )
     check_files(options)
+    if _CERTIFICATE in options and not options.keys() & _KEYS:  # librdkafka would show none to any broker
+        raise SettingsError(
+            f"{_CERTIFICATE} is given and no key: give it as ssl.key.location, which may be the same file"
+        )
     if any(name.startswith(TOKEN) for name in options):
         _check_tokens(options)
     if RACK_VARIABLE in options:
