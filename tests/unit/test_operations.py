@@ -554,6 +554,22 @@ def test_clipped_back_from_beyond_the_end_nothing_is_lost(group: Group) -> None:
     assert group.plan(4, A0, clip=True).lost == {A0: 6}
 
 
+def test_offsets_below_0_are_never_lost_as_no_record_ever_had_them(group: Group) -> None:
+    with pytest.raises(Refused) as refused:
+        group.plan(Shift(-100), topics=["a"])
+    asked = [line.partition(": ")[2] for line in str(refused.value).splitlines()[1:]]
+    assert [line[: line.index(". --clip")] for line in asked] == [
+        "offset -60 is outside the offsets that Kafka holds, 10 to 100 (10 offsets are lost)",
+        "offset -80 is outside the offsets that Kafka holds, 0 to 50",
+    ]
+    made = group.plan(Shift(-100), topics=["a"], clip=True)
+    assert (made.lost, made.clipped) == ({A0: 10}, ((A0, -60), (A1, -80)))
+    assert made.clips == [
+        "a 0: Kafka does not hold offset -60; 10 is the nearest one that it holds. 10 offsets in between are lost",
+        "a 1: Kafka does not hold offset -80; 0 is the nearest one that it holds",
+    ]
+
+
 def test_a_topic_that_was_made_again_is_not_clipped_into(group: Group) -> None:
     group.do(group.plan("latest", A0))
     group.kafka.found[A0] = Bounds(65, 100, "another")

@@ -280,7 +280,7 @@ class ResetPlan:
     @property
     def lost(self) -> dict[TopicPartition, int]:
         """Number of offsets from a requested one to the beginning, where it is used instead: their records are gone."""
-        return {tp: self.offsets[tp] - offset for tp, offset in self.clipped if offset < self.offsets[tp]}
+        return {tp: gone for tp, offset in self.clipped if (gone := _gone(offset, self.offsets[tp]))}
 
     @property
     def clips(self) -> list[str]:
@@ -635,13 +635,18 @@ def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str
         )
     if standing is not Standing.WITHIN:
         there = f"{bounds.beginning} to {bounds.end}"
-        gone = bounds.beginning - target.offset
-        lost = f" ({gone} offsets are lost)" if gone > 0 else ""
+        gone = _gone(target.offset, bounds.beginning)
+        lost = f" ({gone} offsets are lost)" if gone else ""
         return (
             f"{tp}: offset {target.offset} is outside the offsets that Kafka holds, {there}{lost}. "
             "--clip takes the nearest one"
         )
     return ""
+
+
+def _gone(offset: int, beginning: int) -> int:
+    """Return how many records a partition may have lost from an offset on; a shift may lead below 0."""
+    return max(0, beginning - max(offset, 0))
 
 
 def _missing(tp: TopicPartition) -> str:
