@@ -11,6 +11,9 @@ import pytest
 from engines.lab import Lab, Running
 from offsetkeeper import Policies, TopicPartition
 from offsetkeeper.errors import SettingsError, StartRefused, UnknownTopic
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
+from offsetkeeper.operate.reset import apply_reset, plan_reset
 
 NewTopic = Callable[..., str]
 
@@ -44,9 +47,19 @@ def test_topics_that_appeared_between_two_runs_are_read_from_their_beginning(lab
     assert lab.read(**matching(base)) == ["a"]
     lab.kafka.create_topic(f"{base}-new")
     lab.produce(f"{base}-new", "b")
-    row = lab.pipeline(**matching(base, start="latest")).plan().rows[1]
+    latest = lab.pipeline(**matching(base, start="latest"))
+    row = latest.plan().rows[1]
     assert (str(row.verdict), row.start) == ("new topic", 0)
     assert lab.read(**matching(base, start="latest")) == ["b"]
+    for forgotten, starts in (
+        (f"{base}-new", [1, 0]),
+        (base, [1, 1]),
+    ):  # with no topic of the pattern left it is begun anew
+        with lab.ledger() as ledger:
+            forgetting = plan_forgetting(ledger.snapshot, (), [forgotten])
+            assert any("if the group keeps a position of another topic that it finds" in n for n in forgetting.notes)
+            apply_forgetting(ledger, forgetting, "begin anew")
+        assert [row.start for row in latest.plan().rows] == starts
 
 
 def test_new_topics_can_begin_at_their_end_or_stop_the_run(lab: Lab, topic: NewTopic) -> None:
@@ -92,6 +105,29 @@ def test_two_groups_share_a_topic_by_partitions(lab: Lab, topic: NewTopic) -> No
         "1 again",
     ]  # one that is chosen later, from its beginning
     assert lab.offsets() == {0: 2, 1: 2, 2: 1}
+
+
+def test_of_a_topic_that_the_group_knows_a_chosen_partition_is_new_though_the_known_ones_are_not_read(
+    lab: Lab, topic: NewTopic
+) -> None:
+    """Previews of `forget` and `reset` said "from its beginning", and the records up to now were skipped."""
+    name, other, fresh = topic(2), topic(2), topic()
+    lab.produce_all(name, [(p, f"{p}") for p in (0, 1)])
+    lab.produce(other, "not moved", partition=1)
+    lab.produce(fresh, "before a first run at the latest")
+    assert lab.read(name) == ["0", "1"]
+    lab.produce(name, "0 again")
+    with lab.ledger() as ledger, KafkaCluster(lab.kafka.bootstrap) as cluster:
+        forgetting = plan_forgetting(ledger.snapshot, [TopicPartition(name, 0)], ())
+        assert forgetting.start(TopicPartition(name, 0)) == "from its beginning"
+        apply_forgetting(ledger, forgetting, "begin anew")
+        skipping = plan_reset(
+            ledger.load(), ledger.store.address, cluster, "latest", partitions=[TopicPartition(other, 0)]
+        )
+        assert skipping.left == (TopicPartition(other, 1),)
+        apply_reset(ledger, cluster, skipping, "from now on")
+    read = lab.read(topics={name: [0], other: [1], fresh: [0]}, start="latest")
+    assert sorted(read) == ["0", "0 again", "not moved"]
 
 
 def test_a_chosen_partition_that_is_not_there_is_an_error(lab: Lab, topic: NewTopic) -> None:

@@ -97,6 +97,23 @@ def test_a_new_partition_begins_at_its_beginning_whatever_the_choice_was() -> No
     assert outcome(result.rows[1]) == (Verdict.NEW, 0, "beginning, always", 0, 0, 0, False)
 
 
+def test_positions_of_partitions_that_are_not_read_make_their_topic_known() -> None:
+    """A program may read some partitions of a topic; the group keeps its positions of the others."""
+
+    def row(stored: dict[TopicPartition, Position], others: dict[TopicPartition, Position]) -> PlanRow:
+        found = {P0: Bounds(0, 9, "new")}
+        return only(plan("g", stored, found, STOP, first={P0: 9}, start="latest", others=others))
+
+    for others, verdict, start in (
+        ({P1: Position(7, "new")}, Verdict.NEW, 0),
+        ({P1: Position(7, "old")}, Verdict.NEW, 0),
+        ({OTHER: Position(7, "new")}, Verdict.FIRST_RUN, 9),
+    ):
+        assert (row({}, others).verdict, row({}, others).start) == (verdict, start)
+    for topic_id, verdict in (("new", Verdict.NEW), ("old", Verdict.RECREATED)):
+        assert row({P0: Position(4, "old")}, {P1: Position(7, topic_id)}).verdict is verdict
+
+
 def test_records_of_a_new_partition_that_expired_unseen_are_counted_as_lost() -> None:
     result = planned({P0: Position(4)}, {P0: Bounds(0, 9), P1: Bounds(6, 7)})
     assert outcome(result.rows[1]) == (Verdict.NEW, 6, "beginning, always", 6, 0, 0, False)

@@ -26,10 +26,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from offsetkeeper.core.bounds import Bounds, Standing, cut_text, seen_at, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, cut_text, known_ids, seen_at, standing_of
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.identity import is_elsewhere
-from offsetkeeper.core.offsets import Position, Positions, TopicPartition, check_offset
+from offsetkeeper.core.offsets import NO_POSITIONS, Position, Positions, TopicPartition, check_offset
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError, StartRefused, listed
 
@@ -278,13 +278,14 @@ def plan(
     given: Mapping[TopicPartition, int] | None = None,
     pattern: bool = False,
     missing: Collection[TopicPartition] = (),
+    others: Positions = NO_POSITIONS,
     again: bool = False,
 ) -> Plan:
     """Compare the stored positions with Kafka and decide for each partition.
 
     Args:
         group: the consumer group, for messages.
-        stored: positions in the store, of all topics ever read.
+        stored: positions in the store, of all partitions to read.
         bounds: bounds of every partition of the topics to read.
         policies: what to do if a position cannot be resumed.
         first: the offset that `start` means for each partition that may be a first run; a partition without one starts
@@ -293,6 +294,7 @@ def plan(
         given: offsets that the user gives for some partitions; they override everything else.
         pattern: whether a pattern finds the topics: a topic that appears later is then not a first run.
         missing: partitions whose position the store has lost.
+        others: positions of partitions that are not read, of the topics to read: a topic is known by them too.
         again: whether an earlier start was given the same offsets.
 
     Raises:
@@ -301,9 +303,9 @@ def plan(
     hand = dict(given or {})
     for tp, offset in hand.items():
         _check_given(tp, offset, bounds.get(tp))
-    topics = {tp.topic for tp in (*stored, *missing)}
+    topics, ids = {tp.topic for tp in (*stored, *others, *missing)}, known_ids(bounds)
     current = {
-        tp.topic for tp, at in stored.items() if tp in bounds and at.topic_id and at.topic_id == bounds[tp].topic_id
+        tp.topic for tp, at in (*stored.items(), *others.items()) if at.topic_id and at.topic_id == ids.get(tp.topic)
     }
     rows = []
     for tp in sorted(stored.keys() | bounds.keys()):

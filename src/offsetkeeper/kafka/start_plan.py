@@ -109,19 +109,22 @@ def ask_plan(
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
         SettingsError: Kafka does not hold a given offset.
     """
-    positions = {tp: position for tp, position in ledger.positions.items() if subscription.topics.covers(tp)}
-    bounds = whole(lambda: _bounds(cluster, subscription.topics, positions), positions, away)
+    topics = subscription.topics
+    known = {tp: at for tp, at in ledger.positions.items() if tp.topic in topics}
+    positions = {tp: at for tp, at in known.items() if topics.covers(tp)}
+    bounds = whole(lambda: _bounds(cluster, topics, positions), positions, away)
     bounds = cluster.with_cuts(positions, cluster.with_open_transactions(positions, bounds))
     return plan(
         ledger.group,
         positions,
         bounds,
         subscription.policies,
-        first=_first(cluster, subscription.start, positions, bounds),
+        first=_first(cluster, subscription.start, known, bounds),
         start=subscription.start_name,
         given=given,
-        pattern=subscription.topics.pattern is not None,
+        pattern=topics.pattern is not None,
         missing=ledger.missing,
+        others={tp: at for tp, at in known.items() if tp not in positions},
         again=ledger.given == digest_of(given or {}),
     )
 

@@ -48,8 +48,9 @@ class Forgetting:
             notes.append(f"the store has lost these positions, so undo cannot put them back: {listed(lost, ', ')}")
         if any(self.start(tp).startswith("where") for tp, _ in self.positions):
             notes.append(
-                "where start= says: at the beginning, the end or a time, as the program gives it; a topic that a "
-                "pattern finds starts as Policies(new_topics=) says. That holds for each partition without a position"
+                "where start= says: at the beginning, the end or a time, as the program gives it. A topic that a "
+                "pattern finds starts as Policies(new_topics=) says, if the group keeps a position of another topic "
+                "that it finds. That holds for each partition without a position"
             )
         if self.before:
             notes.append(
