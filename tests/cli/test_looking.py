@@ -308,6 +308,28 @@ def test_a_plan_tells_what_becomes_of_a_pending_batch(
     assert found["pending"]["why"] in shown.stdout
 
 
+def test_a_batch_that_a_reset_has_dropped_is_named_with_its_ranges_by_show_and_plan(url: str, fake: Fake) -> None:
+    """A plan said nothing of it: its records were unread, and the first batch began after them."""
+    ledger, other = group(url), TopicPartition("a", 1)
+    batch = begin(ledger, OffsetRange("a", 0, 10, 12), OffsetRange("a", 1, 5, 8), lands_in=("table",))
+    ledger.rewind({other: Position(0)}, "from the start", force=True)
+    fake.held_ |= {A: Bounds(3, 20), other: Bounds(0, 9)}
+    command = ("plan", "shop", "--brokers", "fake:9092")
+    told = (
+        f"batch {batch.id} was dropped by a reset (unsettled):\na 0 10 12\na 1 5 8\noutput table may have it\n"
+        "the next start asks its outputs whether they have it. "
+    )
+    counts = "If all have it, these ranges count as done, and are not read again: a 0 10 12. "
+    shown = run(*command).stdout
+    assert shown.startswith(told + counts)
+    assert run("show", "shop").stdout.partition("\n")[2].startswith(told + counts)
+    found = json.loads(run(*command, "--json").stdout)
+    assert (found["unsettled"]["id"], found["unsettled"]["counts"]) == (batch.id, [["a", 0, 10, 12]])
+    assert [each["start"] for each in found["partitions"]] == [10, 0]
+    ledger.rewind({A: Position(9)}, "there too", force=True)
+    assert run(*command).stdout.startswith(told + "Whatever they answer, it reads from the stored positions")
+
+
 def test_a_plan_tells_that_a_pending_batch_forbids_the_start(url: str, fake: Fake) -> None:
     batch = begin(group(url), OffsetRange("a", 0, 10, 12))
     fake.held_[A] = Bounds(3, 11)
@@ -347,12 +369,16 @@ def test_a_plan_leaves_a_pending_batch_to_its_query(url: str, fake: Fake) -> Non
 
 
 def begin(
-    ledger: Ledger, *ranges: OffsetRange, program: Program | None = None, query: QueryBatch | None = None
+    ledger: Ledger,
+    *ranges: OffsetRange,
+    program: Program | None = None,
+    query: QueryBatch | None = None,
+    lands_in: Sequence[str] = (),
 ) -> Batch:
     """Begin a batch, as a run that then dies."""
     queries = {} if query is None else {query.query: query.number}
     ledger.place({each.topic_partition: Position(each.start) for each in ranges}, queries=queries)
-    ledger.begin(batch := ledger.batch(ranges, query), program=program)
+    ledger.begin(batch := ledger.batch(ranges, query), program=program, lands_in=lands_in)
     return batch
 
 

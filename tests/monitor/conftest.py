@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from monitor.scene import HOSTILE, Scene, Served
-from offsetkeeper import OffsetRange
+from offsetkeeper import OffsetRange, Position, TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 
 
@@ -21,12 +21,15 @@ def scene(kafka_server: KafkaServer, tmp_path: Path) -> Iterator[Scene]:
 
 @pytest.fixture(scope="module")
 def shop(kafka_server: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Group `shop` with 6 of 10 records unread; one with a batch under way; one with a hostile name."""
+    """Group `shop` with 6 of 10 records unread; one with a batch under way; one with a dropped one; a hostile name."""
     with Scene(kafka_server, f"sqlite:///{tmp_path_factory.mktemp('shop')}/offsets.db") as found:
         topic = found.topic(2, 10)
         found.group("shop", topic, [4, 10])
         begun = found.group("begun", topic, [3, 3], held=True)
         begun.begin(begun.batch([OffsetRange(topic, 0, 3, 5)]))
+        dropped = found.group("dropped", topic, [3, 3], held=True)
+        dropped.begin(dropped.batch([OffsetRange(topic, n, 3, 5) for n in (0, 1)]), lands_in=[""])
+        dropped.rewind({TopicPartition(topic, 1): Position(9)}, "skip", force=True)
         found.group(HOSTILE, topic, [10, 10], who="<b>host</b>")
         yield found
 

@@ -65,7 +65,7 @@ class Tags(HTMLParser):
         self.text += data
 
 
-@pytest.mark.parametrize("group", ["shop", "begun"])
+@pytest.mark.parametrize("group", ["shop", "begun", "dropped"])
 @pytest.mark.parametrize("command", ["show", "plan", "lag", "history", "verify"])
 def test_the_api_answers_what_the_command_prints(served: Served, shop: Scene, command: str, group: str) -> None:
     assert still(served.json(f"/api/{command}/{group}")) == printed(shop, command, group)
@@ -161,6 +161,14 @@ def test_the_page_of_a_group_has_all_of_it(served: Served, shop: Scene) -> None:
         "commit",
     ):
         assert expected in page
+
+
+def test_the_page_names_a_batch_that_a_reset_has_dropped_and_what_may_count_as_done(
+    served: Served, shop: Scene
+) -> None:
+    page, topic = Tags(served.text("/groups/dropped")).text, next(iter(shop.ids))
+    assert "was dropped by a reset: 4 offsets of 2 ranges; the next start asks its outputs whether they have it" in page
+    assert f"these ranges count as done, and are not read again: {topic} 0 3 5. If not, it reads from the" in page
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from offsetkeeper.core.offsets import TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.reset import apply_reset, plan_undo
 from offsetkeeper.operate.reset_plan import ResetPlan
@@ -77,6 +77,11 @@ class Counted:
     def there(self) -> set[Offset]:
         """Return what Kafka holds now."""
         return {(number, offset) for _, _, number, offset in self.world.cluster.records()}
+
+    def commits(self) -> list[tuple[OffsetRange, ...]]:
+        """Return the ranges of each batch that was committed, the oldest first."""
+        entries = [state.entry for state in self.world.store.state.states() if state.entry]
+        return [entry.ranges for entry in reversed(entries) if entry.event == "commit"]
 
     def findings(self, kind: Kind) -> set[tuple[int, int, int]]:
         """Return what `verify` finds."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange
+from offsetkeeper.core.plan import Policies
 from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.forget import Forgetting
+from offsetkeeper.operate.outlook import outlook
 from offsetkeeper.operate.reset import apply_reset, plan_rewind
 from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.testing.simulator.operators import forget_positions
@@ -23,6 +26,18 @@ def test_what_a_dropped_batch_has_of_a_partition_that_does_not_move_is_named_and
         group.run()
         assert group.rows() == {(0, 0): 1, (0, 1): 1, (1, 0): 1}
         assert (group.findings(Kind.GAP), group.findings(Kind.OVERLAP)) == ({(1, 1, 2)}, set())
+
+
+@pytest.mark.parametrize("it", [True, False], ids=["the output has it", "it has not"])
+def test_a_plan_says_what_of_a_dropped_batch_counts_as_done_if_its_output_has_it(it: bool) -> None:  # noqa: FBT001
+    """It said that the first batch begins with these records, which were not read again."""
+    with died("marked, from the earliest", it=it) as group:
+        group.reset("latest", P1)
+        ahead = outlook(group.world.store.state.snapshot, (), Guarantee.EXACTLY_ONCE, Policies())
+        assert (ahead.counts, ahead.positions[P0].offset) == ((OffsetRange(*P0, 0, 1),), 0)
+        group.run()
+        assert group.commits() == [(OffsetRange(*P0, 1 if it else 0, 2),)]
+        assert group.rows() == {(0, 0): 1, (0, 1): 1} | ({(1, 0): 1} if it else {})
 
 
 def test_what_a_function_may_have_of_a_dropped_batch_is_named_and_comes_again() -> None:

@@ -30,9 +30,10 @@ from offsetkeeper.operate.json_view import (
     plan_fields,
 )
 from offsetkeeper.operate.lag import Lag, group_lag
-from offsetkeeper.operate.outlook import outlook
+from offsetkeeper.operate.outlook import Outlook, outlook
 
 _ALL = 1_000_000  # entries, more than any store keeps
+_PENDING, _UNSETTLED = "is pending (begun, not committed)", "was dropped by a reset (unsettled)"
 Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Show this many entries, the newest first.")]
 
 
@@ -87,9 +88,10 @@ def show(
         f"epoch {found.epoch} (number of runs that took the group), generation {found.generation} (number of rewinds)"
     )
     if found.pending is not None:
-        say(_begun(found.pending))
+        say(_told(found.pending, _PENDING))
     if found.unsettled is not None:
-        say(f"batch {found.unsettled.id} was dropped by a reset; the next start asks the outputs whether they have it")
+        ahead = Outlook(None, None, "", found.positions, found.unsettled)
+        say(f"{_told(found.unsettled, _UNSETTLED)}\n{ahead.settling}")
     for output, (sequence, _) in found.landed.items():
         has = f"has all committed batches, up to {sequence}" if sequence else "has no batch yet"
         say(f"{listed_name(output)} {has}")
@@ -129,7 +131,8 @@ def plan(
 
     Give the same values that the pipeline has: --start, --offset and --policy are its start, offsets and policies. If
     a batch is pending, the command first shows what the start does with it, and then plans from the positions after
-    that. The meaning of each verdict: https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
+    that. If a reset has dropped a batch, it also shows what depends on the answers of its outputs. The meaning of each
+    verdict: https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
 
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
@@ -153,7 +156,9 @@ def plan(
         say_json(plan_fields(made, ahead) | edited_fields(differing))
     else:
         if pending:
-            say(f"{_begun(pending)}\n{ahead.why}")
+            say(f"{_told(pending, _PENDING)}\n{ahead.why}")
+        if ahead.unsettled:
+            say(f"{_told(ahead.unsettled, _UNSETTLED)}\n{ahead.settling}")
         say(str(made))
     if any(row.stops for row in made.rows) or ahead.refused:
         raise typer.Exit(1)
@@ -229,11 +234,11 @@ def _policies(texts: list[str]) -> Policies:
     return Policies(**named)  # type: ignore[arg-type]  # Policies checks the words
 
 
-def _begun(pending: Batch) -> str:
-    had = [f"{listed_name(name)} has it" for name in pending.written]
-    had += [f"it was begun by a program that {pending.program}"] if pending.program else []
-    had += [f"output {name} may have it" for name in pending.lands_in if name and name not in pending.written]
-    return "\n".join([f"batch {pending.id} is pending (begun, not committed):", pending.lines(), *had])
+def _told(batch: Batch, what: str) -> str:
+    had = [f"{listed_name(name)} has it" for name in batch.written]
+    had += [f"it was begun by a program that {batch.program}"] if batch.program else []
+    had += [f"output {name} may have it" for name in batch.lands_in if name and name not in batch.written]
+    return "\n".join([f"batch {batch.id} {what}:", batch.lines(), *had])
 
 
 def _offsets(texts: list[str]) -> dict[TopicPartition, int]:

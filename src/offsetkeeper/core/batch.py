@@ -199,6 +199,19 @@ class Batch:
         """The ranges of a dropped batch that count as done if all outputs have it; none in a batch of a query."""
         return () if self.query is not None else tuple(r for r in self.ranges if r.topic_partition not in self.moved)
 
+    def counts(self, positions: Positions) -> tuple[OffsetRange, ...]:
+        """Return the ranges of a dropped batch that count as done if all outputs have it.
+
+        No reset has moved their partitions since, and the positions are at their start.
+        """
+        reached, found = {**positions}, []
+        for r in self.unmoved:
+            at = reached.get(r.topic_partition)
+            if at is not None and at.offset == r.start:
+                reached[r.topic_partition] = at._replace(offset=r.end)
+                found.append(r)
+        return tuple(found)
+
     def lines(self) -> str:
         """The ranges as text, one line `topic partition start end` each."""
         return "\n".join(str(r) for r in self.ranges)

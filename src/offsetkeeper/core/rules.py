@@ -572,11 +572,9 @@ def _settle(snapshot: Snapshot, event: Settle) -> _Outcome:
         raise NotAllowed(f"group {snapshot.group!r}: no batch is unsettled")
     landed = _landed(snapshot, batch, event.targets)
     moves: dict[TopicPartition, Move] = {}
-    for r in batch.unmoved if event.having is Having.ALL else ():
-        before = snapshot.positions.get(r.topic_partition)
-        at = moves[r.topic_partition].after if r.topic_partition in moves else before
-        if at is not None and at.offset == r.start:
-            moves[r.topic_partition] = Move(before, at._replace(offset=r.end))
+    for r in batch.counts(snapshot.positions) if event.having is Having.ALL else ():
+        before = snapshot.positions[r.topic_partition]
+        moves[r.topic_partition] = Move(before, before._replace(offset=r.end))
     after = replace(snapshot, unsettled=None, landed=landed)
     return _Outcome(after, moves, ranges=batch.ranges, token=batch.token, having=event.having)
 

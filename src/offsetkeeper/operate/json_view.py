@@ -128,11 +128,13 @@ def _retention(lag: Lag | None) -> dict[str, Any]:
 
 
 def plan_fields(plan: Plan, ahead: Outlook) -> dict[str, Any]:
-    """Return where the next run starts, and what it first does with the pending batch, as `plan` prints it."""
-    pending = _batch_fields(ahead.pending)
+    """Return where the next run starts, and what it does with a pending or dropped batch, as `plan` prints it."""
+    pending, unsettled = _batch_fields(ahead.pending), _batch_fields(ahead.unsettled)
     if pending is not None:
         pending |= {"fate": ahead.fate and ahead.fate.name.lower(), "why": ahead.why}
-    return plan.as_dict() | {"pending": pending}
+    if unsettled is not None:
+        unsettled |= {"counts": [list(r) for r in ahead.counts], "why": ahead.settling}
+    return plan.as_dict() | {"pending": pending, "unsettled": unsettled}
 
 
 def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:

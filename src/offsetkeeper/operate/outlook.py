@@ -1,4 +1,4 @@
-"""What the next start does first: with the pending batch, and from which positions it continues. Pure."""
+"""What the next start does first: with a batch that was begun or dropped, and from which positions it goes on. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from offsetkeeper.core.batch import Batch, after
 from offsetkeeper.core.life import Fate, Situation, at_start, told
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Guarantee, Snapshot
-from offsetkeeper.core.offsets import Positions
+from offsetkeeper.core.offsets import OffsetRange, Positions
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.errors import OffsetkeeperError, StartRefused
+from offsetkeeper.errors import OffsetkeeperError, StartRefused, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,32 @@ class Outlook:
         fate: what the start does with it; None without a pending batch, and if the start is refused.
         why: the fate as a sentence.
         positions: the stored positions after that.
+        unsettled: the batch that a reset has dropped, if no start has asked its outputs since.
     """
 
     pending: Batch | None
     fate: Fate | None
     why: str
     positions: Positions
+    unsettled: Batch | None = None
+
+    @property
+    def counts(self) -> tuple[OffsetRange, ...]:
+        """The ranges of the dropped batch that count as done if all its outputs have it; the others are read again."""
+        return () if self.unsettled is None else self.unsettled.counts(self.positions)
+
+    @property
+    def settling(self) -> str:
+        """What the start does with the dropped batch, as sentences; empty without one."""
+        if self.unsettled is None:
+            return ""
+        asks = "the next start asks its outputs whether they have it. "
+        if not self.counts:
+            return f"{asks}Whatever they answer, it reads from the stored positions"
+        return (
+            f"{asks}If all have it, these ranges count as done, and are not read again: {listed(self.counts, ', ')}. "
+            "If not, it reads from the stored positions, as the plan shows it"
+        )
 
     @property
     def refused(self) -> bool:
@@ -39,7 +59,7 @@ class Outlook:
 def outlook(
     snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, policies: Policies, reads: Sequence[str] = ()
 ) -> Outlook:
-    """Return the first actions of the next start.
+    """Return the first actions of the next start. No batch is pending while one is unsettled.
 
     Args:
         snapshot: the group's ledger.
@@ -50,7 +70,7 @@ def outlook(
     """
     pending, positions = snapshot.pending, snapshot.positions
     if pending is None:
-        return Outlook(None, None, "", positions)
+        return Outlook(None, None, "", positions, snapshot.unsettled)
     query = None if pending.query is None else pending.query.query
     outputs = sorted({*pending.written, *pending.lands_in})
     began = pending.program
