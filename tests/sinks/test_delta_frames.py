@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import GuaranteeRefused, Refused, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.sinks import DeltaTable, Outputs
-from offsetkeeper.sinks.delta import landing
+from offsetkeeper.sinks.delta import landing, task
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -364,6 +364,13 @@ def test_a_sink_is_shown_without_its_options_and_may_be_pickled(path: str) -> No
     assert repr(sink) == repr(again) == f"DeltaTable({path!r}, mode='append')"
     table = landing.Table(path, {"token": "topsecret"}, sink._target)
     assert "topsecret" not in f"{table!r} {table.stage} {table.folder}"
+
+
+def test_an_error_shows_no_key_in_whichever_form_the_library_quotes_it() -> None:
+    """Deltalake shows the answer of a server, which may show the request."""
+    token = 'to"psecret\nof s3'
+    folder = task.Folder("s3://b/p", {"aws_session_token": token})
+    assert folder.why(OSError(f"no header: {token!r}, {token}")) == "s3://b/p: no header: '***', ***"
 
 
 def test_at_most_once_is_refused(path: str) -> None:

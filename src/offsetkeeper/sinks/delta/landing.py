@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction
 from pyarrow import dataset
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment
+from offsetkeeper.core import environment, urls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Landed
@@ -56,7 +56,7 @@ _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
 _POINTER = "_delta_log/_last_checkpoint"
 _LARGEST_ENTRY = 2**30  # bytes of a commit: some 500,000 files
-_SHIPPED = (errors, environment, limits, task)
+_SHIPPED = (errors, environment, urls, limits, task)
 _FEATURES = frozenset(
     {"appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "domainMetadata"}
     | {"generatedColumns", "identityColumns", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from offsetkeeper.core.environment import token
+from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import Limits, check, check_ranks
 
@@ -30,7 +31,6 @@ _ROW_GROUP_BYTES = 64 * 2**20
 _SAMPLE = 10_000
 _NO_TEXT = re.compile(r"\x1b\[\d*m|↳")
 _SECRET = re.compile("key|secret|token|password|credential|sas|connection", re.IGNORECASE)
-_SHORTEST = 4  # shorter secrets occur in any text
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,8 @@ class Folder:
 
     def why(self, error: Exception) -> str:
         """Return an error as one line without secrets."""
-        text = " ".join(_NO_TEXT.sub(" ", str(error)).split()) or type(error).__name__
-        for name, value in self.options.items():
-            if _SECRET.search(name) and len(value) >= _SHORTEST:
-                text = text.replace(value, "…")
+        hidden = redacted(str(error), (value for name, value in self.options.items() if _SECRET.search(name)))
+        text = " ".join(_NO_TEXT.sub(" ", hidden).split()) or type(error).__name__
         return f"{self.address}: {text}"
 
 
