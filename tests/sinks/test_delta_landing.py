@@ -240,6 +240,17 @@ def test_what_lies_in_place_of_the_file_that_is_read_first_is_refused(path: str,
     assert rows(path) == []
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", [what for what in FOUL if what != "a folder"])
+@pytest.mark.parametrize("place", ["", "_delta_log"])
+def test_what_lies_in_place_of_a_folder_of_the_table_is_refused_at_once(path: str, place: str, what: str) -> None:
+    """It was an error that a run tries again."""
+    shutil.rmtree(Path(path, place))
+    FOUL[what](Path(path, place))
+    with at_once(), pytest.raises(Refused, match=r"Not a directory|Too many .* links|is a link.*take it away"):
+        prepared(path)
+
+
 def test_a_commit_of_which_nothing_can_be_found_out_is_unknown(path: str) -> None:
     """The table is away, and comes back."""
     way = prepared(path)

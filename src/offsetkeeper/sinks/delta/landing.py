@@ -8,6 +8,7 @@ table but not the mark, the commit is tried for the next version.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
 _POINTER = "_delta_log/_last_checkpoint"
+_NO_FOLDER = {errno.ENOTDIR, errno.ELOOP}
 _LARGEST_ENTRY = 2**30  # bytes of a commit: some 500,000 files
 _SHIPPED = (errors, environment, urls, limits, task)
 _FEATURES = frozenset(
@@ -275,15 +277,18 @@ class Table:
 
     def _check_pointer(self) -> None:
         """Check the file that deltalake opens without a look: it would wait for a FIFO, or take memory for any size."""
-        with suppress(OSError):  # deltalake tells
-            try:
-                file, _ = open_file(Path(self.address, _POINTER), LARGEST_STORED, root=Path(self.address))
-                file.close()
-            except UnfitFile as error:
-                raise Refused(
-                    f"{self.address}: {_POINTER} was not opened: it {error.strerror}. Somebody who may write there has "
-                    "put it there: take it away"
-                ) from None
+        try:
+            file, _ = open_file(Path(self.address, _POINTER), LARGEST_STORED, root=Path(self.address))
+            file.close()
+        except UnfitFile as error:
+            raise Refused(
+                f"{self.address}: {error.filename} was not opened: it {error.strerror}. Somebody who may write there "
+                "has put it there: take it away"
+            ) from None
+        except OSError as error:
+            if error.errno in _NO_FOLDER:
+                raise Refused(f"{self.address}: {error}; nothing was written. Give the folder of a table") from None
+            # of others deltalake tells
 
     @contextmanager
     def _told(self) -> Iterator[None]:
