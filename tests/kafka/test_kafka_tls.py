@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from engines.changed_files import Changed
+from engines.lab import Lab
 from fixtures.certificates import Certificates
 from fixtures.tls_gate import TlsGate
 from offsetkeeper.cli.main import app
@@ -22,6 +26,7 @@ from offsetkeeper.sinks import Topic
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
+from sinks.topics import committed
 
 SOON_S = 8.0
 PASSWORD = "geheimwort"
@@ -211,6 +216,22 @@ def test_a_broker_that_does_not_accept_the_certificate_of_the_client_says_why_at
             with pytest.raises((NotAuthorized, Refused), match=refusal):
                 ask(f"127.0.0.1:{gate.port}", ssl(certificates, **files))
             assert time.monotonic() - began < SOON_S
+
+
+def test_a_certificate_that_the_task_of_a_topic_does_not_accept_is_told(
+    broker: TlsBroker, certificates: Certificates, spark: SparkSession, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_bytes(certificates.ca.read_bytes())
+    for name in ("source", "target"):
+        broker.server.create_topic(name)
+    options = ssl(certificates, ssl__ca__location=str(file))
+    sink = Topic(broker.brokers("RIGHT"), "target", kafka=options, timeout_s=120)
+    lab = Lab(spark, broker.server, f"sqlite:///{tmp_path}/offsets.db")
+    output = Changed(
+        sink, "ssl.ca.location", file, ("value",), lambda: len(committed(broker.server.bootstrap, "target"))
+    )
+    output.check(lab, "source", certificates.foreign)
 
 
 def test_a_key_that_the_connector_cannot_read_is_told_before_java_is_asked(certificates: Certificates) -> None:

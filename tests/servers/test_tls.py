@@ -471,10 +471,9 @@ def test_tasks_that_write_a_table_of_mysql_check_too(
         _, settings = read_url(f"{_mysql(None, '127.0.0.1', mariadb_with_tls.server.port)}ssl_ca={ca}")
         batch = pa.record_batch({"n": pa.array([1])})
         rows = task.insert_rows(pickle.loads(pickle.dumps(settings)), "mysql://there", "shop.none", [], iter([batch]))  # noqa: S301 - ours
-        with pytest.raises(SinkError) as told:
+        told = "is signed by no CA that ssl_ca has" if ca == certificates.foreign else r"shop\.none"
+        with pytest.raises(Refused if ca == certificates.foreign else SinkError, match=told):
             list(rows)
-        assert ("CERTIFICATE_VERIFY_FAILED" in str(told.value)) is (ca == certificates.foreign)
-        assert ("shop.none" in str(told.value)) is (ca == certificates.ca)
 
 
 @pytest.mark.parametrize("given", [{"ssl_ca": "/ca"}, {"ssl_verify_identity": "true"}, {"ssl_verify_cert": "1"}])

@@ -10,10 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from offsetkeeper import errors
-from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.sinks import limits
+from offsetkeeper.sinks import limits, postgresql
 from offsetkeeper.sinks.postgresql import Session, task
 
 Connection = psycopg.Connection[Any]
@@ -38,7 +36,7 @@ def run_on_executor(
     cloudpickle: Any = import_module("pyspark.cloudpickle")
     session = Session(url)
     arguments = (session.executors, session.address, statement, [limits.Limits("id", "bigint", nullable=False)])
-    write = ship(task.copy_rows, arguments, (errors, environment, limits, task))
+    write = ship(task.copy_rows, arguments, postgresql._SHIPPED)
     file = folder / "task"
     file.write_bytes(cloudpickle.dumps(write))
     command = [sys.executable, "-c", EXECUTOR, str(file), *without]

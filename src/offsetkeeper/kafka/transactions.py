@@ -27,6 +27,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.kafka.clients import library, open_client, open_producer, redact
 from offsetkeeper.kafka.codes import FENCED, NO_REASON, PURGED, TOO_LARGE, TOO_LONG, CodeVerdict, judge
+from offsetkeeper.kafka.tls import is_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -175,11 +176,20 @@ class Turn:
         Raises:
             SinkError, Refused: the slot could not be taken, or its text could not be read.
         """
+        limits = [_TRY_S] if is_on(self._slot.options) else []  # then it is heard if a certificate is not accepted
+
+        def begin(left_s: float) -> None:
+            self._producer.init_transactions(max(min(left_s, limits.pop() if limits else left_s), 0.5))
+
         try:
-            retry(_passes, self._slot.timeout_s, lambda left: self._producer.init_transactions(max(left, 0.5)))
+            retry(self._may_begin, self._slot.timeout_s, begin)
         except library().KafkaException as error:
             raise self._failure(error.args[0]) from error
         return self._look.said(self._slot.timeout_s)
+
+    def _may_begin(self, error: Exception) -> bool:
+        self._producer.poll(0)
+        return _passes(error) and not any(judge(each) is CodeVerdict.REFUSED for each in self._look.reports)
 
     def partitions(self, topic: str) -> int:
         """Return the number of a topic's partitions.

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import re
 
-from offsetkeeper.errors import MissingExtra, OffsetkeeperError, Refused, RowMismatch, SinkError, SinkMismatch
+from offsetkeeper.errors import (
+    MissingExtra,
+    OffsetkeeperError,
+    Refused,
+    RowMismatch,
+    SettingsError,
+    SinkError,
+    SinkMismatch,
+)
 
 _KINDS: dict[str, type[OffsetkeeperError]] = {
-    each.__name__: each for each in (SinkError, SinkMismatch, RowMismatch, Refused, MissingExtra)
+    each.__name__: each for each in (SinkError, SinkMismatch, RowMismatch, Refused, SettingsError, MissingExtra)
 }
 _OURS = re.compile(rf"offsetkeeper\.errors\.({'|'.join(_KINDS)}): ([^\r\n]*)")
 

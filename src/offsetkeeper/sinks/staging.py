@@ -77,7 +77,7 @@ def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], res
         result: the schema of this result.
 
     Raises:
-        SinkError, SinkMismatch, RowMismatch, Refused, MissingExtra: raised on an executor.
+        SinkError, SinkMismatch, RowMismatch, Refused, SettingsError: raised on an executor.
         SinkError: two tasks have made the same number; another try makes others.
     """
     try:

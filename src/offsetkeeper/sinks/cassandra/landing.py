@@ -45,7 +45,7 @@ def write_all(place: connection.Place, rows: Rows, window: task.Window) -> Colle
     """Let the executors write all rows; return the numbers of the attempts that wrote them.
 
     Raises:
-        SinkError, RowMismatch, Refused, MissingExtra: raised on an executor; some rows may be written.
+        SinkError, RowMismatch, Refused, SettingsError: raised on an executor; some rows may be written.
     """
     return copied(rows.frame, ship(task.write_rows, (place, rows.plan, window), _SHIPPED), task.RESULT)
 

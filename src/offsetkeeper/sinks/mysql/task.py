@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsetkeeper.core.environment import bigint
-from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
+from offsetkeeper.core.tls import may_be_objection
+from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import Limits, check
-from offsetkeeper.stores.mysql_tls import connectable
+from offsetkeeper.stores.mysql_tls import connectable, objection
 
 RESULT = "attempt long, rows long"
 
@@ -60,6 +61,8 @@ def insert_rows(
     Raises:
         MissingExtra: PyMySQL is not installed on this executor.
         RowMismatch: the column of a value does not keep it as it is.
+        SettingsError: a file for TLS is missing on this executor, or is not what it should be.
+        Refused: the server's certificate is not accepted here, or it does not accept ours.
         SinkError: the rows could not be inserted.
     """
     filled = (batch for batch in batches if batch.num_rows)
@@ -83,6 +86,8 @@ def insert_rows(
                     cursor.execute(head + statement)
             connection.commit()
     except (pymysql.Error, pa.ArrowException, OSError) as error:
+        if may_be_objection(str(error)) and (objected := objection(settings)):
+            raise Refused(f"{address}: nothing was written: {objected}") from error
         why = _STAGED.sub(lambda found: limits[int(found[1])].name, " ".join(str(error).split()))
         kind = RowMismatch if error.args and error.args[0] in VALUES else SinkError
         raise kind(f"{address}: rows could not be staged; nothing was written: {why}") from error

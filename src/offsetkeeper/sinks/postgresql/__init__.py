@@ -20,7 +20,7 @@ import psycopg
 from psycopg import sql
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment
+from offsetkeeper.core import environment, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.pickle_by_value import ship
@@ -57,6 +57,7 @@ from offsetkeeper.sinks.table import (
     ordered,
     same_key,
 )
+from offsetkeeper.stores import postgresql_tls
 from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_SHIPPED = (errors, environment, values, task)
+_SHIPPED = (errors, environment, outside, values, task, tls, postgresql_tls)
 # Executors may copy for any time, but notice within half a minute that the server is gone.
 _EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
 # Unlogged and not flushed: a crash of the server empties it, and the merge notices that.

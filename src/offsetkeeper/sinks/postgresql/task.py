@@ -18,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsetkeeper.core.environment import bigint
-from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
+from offsetkeeper.core.tls import may_be_objection
+from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import Limits, check
+from offsetkeeper.stores.postgresql_tls import check_files, objection
 
 RESULT = "attempt long, rows long"
 
@@ -85,6 +87,8 @@ def copy_rows(
     Raises:
         MissingExtra: psycopg is not installed on this executor.
         RowMismatch: a value does not fit.
+        SettingsError: a file for TLS is missing on this executor, or is not what it should be.
+        Refused: the server's certificate is not accepted here, or it does not accept ours.
         SinkError: the rows could not be copied.
     """
     filled = (batch for batch in batches if batch.num_rows)
@@ -93,9 +97,12 @@ def copy_rows(
         return
     psycopg = _psycopg()
     attempt = bigint()
+    check_files(settings)
     try:
         rows = _copy(psycopg.connect(**settings), statement, attempt, _checked(chain([first], filled), limits))
     except psycopg.Error as error:
+        if may_be_objection(str(error)) and (objected := objection(settings)):
+            raise Refused(f"{address}: nothing was written: {objected}") from error
         kind = RowMismatch if isinstance(error, psycopg.DataError) else SinkError
         why = _STAGED.sub(lambda found: f"column {limits[int(found[1])].name}", " ".join(str(error).split()))
         raise kind(f"{address}: rows could not be copied to the staging table; nothing was written: {why}") from error
