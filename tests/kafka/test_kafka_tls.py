@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 from engines.changed_files import Changed
 from engines.lab import Lab
 from fixtures.certificates import Certificates
+from fixtures.guarded import PASSWORD as OIDC_SECRET
+from fixtures.guarded import oidc_options
 from fixtures.tls_gate import TlsGate
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import Guarantee
@@ -198,6 +201,21 @@ def test_a_certificate_and_a_key_that_are_not_of_one_client_are_refused(certific
     ):
         with pytest.raises(SettingsError, match=told):
             look("127.0.0.1:1", ssl(certificates, **given))
+
+
+def test_the_certificate_of_a_token_endpoint_is_checked(certificates: Certificates, token_endpoint: str) -> None:
+    """With a token, the client goes on to the broker, which is away."""
+    for pair, ca, error, told in (
+        (certificates.expired, certificates.ca, NotAuthorized, "certificate has expired"),
+        (certificates.elsewhere, certificates.ca, NotAuthorized, "no alternative certificate subject name matches"),
+        (certificates.right, certificates.foreign, NotAuthorized, "unable to get local issuer certificate"),
+        (certificates.right, certificates.ca, BrokerUnavailable, "Connection refused"),
+    ):
+        with TlsGate(pair, urlsplit(token_endpoint).port or 0) as gate:
+            options = oidc_options(f"https://127.0.0.1:{gate.port}/token") | {"https.ca.location": str(ca)}
+            with pytest.raises(error, match=told) as refused:
+                look("127.0.0.1:1", options, timeout_s=2)
+        assert OIDC_SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize("ask", [look, store, records])

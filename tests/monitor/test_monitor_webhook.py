@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from fixtures.certificates import Certificates
+from fixtures.tls_gate import TlsGate
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.monitor import webhook as webhook_module
@@ -126,6 +128,26 @@ def test_what_is_away_for_too_long_is_given_up_and_said(caplog: pytest.LogCaptur
     wait_until(lambda: "was not told" in caplog.text, "it was given up", LIMIT_S)
     assert "127.0.0.1: no answer (ConnectError)" in caplog.text
     assert SECRET not in caplog.text + repr(webhook)
+
+
+def test_a_certificate_is_checked_and_what_is_wrong_with_it_is_said(
+    receiver: Receiver, certificates: Certificates, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pair, ca, told in (
+        (certificates.expired, certificates.ca, "expired on 20"),
+        (certificates.elsewhere, certificates.ca, "is for the host elsewhere.example, 192.0.2.7, not 127.0.0.1"),
+        (certificates.right, certificates.foreign, "is signed by no CA that SSL_CERT_FILE has"),
+        (certificates.right, certificates.ca, ""),
+    ):
+        monkeypatch.setenv("SSL_CERT_FILE", str(ca))
+        with TlsGate(pair, receiver.server_address[1]) as gate:
+            webhook = Webhook(f"https://127.0.0.1:{gate.port}/{SECRET}", retry_timeout_s=0)
+            webhook.start()
+            webhook.put(notice(0))
+            text = f"no answer (the certificate of 127.0.0.1:{gate.port} {told}"
+            wait_until(lambda: bool(receiver.taken) or text in caplog.text, told or "it was taken", LIMIT_S)  # noqa: B023 - at once
+        assert len(receiver.taken) == (not told)
+    assert SECRET not in caplog.text
 
 
 def test_of_too_many_that_wait_the_oldest_are_dropped_and_it_is_said(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from contextlib import suppress
@@ -11,12 +12,14 @@ from urllib.parse import urlsplit
 import httpx
 
 from offsetkeeper.core.retry import retry
+from offsetkeeper.core.tls import Tls, may_be_objection
 from offsetkeeper.errors import OffsetkeeperError, SettingsError
 from offsetkeeper.monitor.alerts import Notice
 
 log = logging.getLogger(__name__)
 MOST = 1_000
 """Notices that wait: of more, the oldest are dropped, with an error in the log."""
+_CA, _HTTPS = "SSL_CERT_FILE", 443
 _TOLD_AGAIN = {408, 425, 429, *range(500, 600)}
 
 
@@ -80,11 +83,18 @@ class Webhook:
             with httpx.stream("POST", self._url, json=notice.as_dict(), timeout=self._timeout_s) as answer:
                 pass  # its content is not read: it may have no end
         except httpx.TransportError as error:
-            raise _NotTaken(f"no answer ({type(error).__name__})") from None
+            why = self._objection() if may_be_objection(str(error)) else ""
+            raise _NotTaken(f"no answer ({why or type(error).__name__})") from None
         if answer.status_code in _TOLD_AGAIN:
             raise _NotTaken(f"it answered {answer.status_code}")
         if not answer.is_success:
             raise SettingsError(f"it answered {answer.status_code}: check the webhook's URL")
+
+    def _objection(self) -> str:
+        """Return why the certificate is not accepted, or the empty text. The variables are those that httpx reads."""
+        ca, folder = (os.environ.get(name, "") for name in (_CA, "SSL_CERT_DIR"))
+        tls = Tls(_CA, ca=ca, folder="" if ca else folder)
+        return tls.objection(self.host, urlsplit(self._url).port or _HTTPS)
 
 
 def _told(error: Exception) -> str:
