@@ -40,6 +40,13 @@ class Counted:
         """Let something happen to Kafka."""
         self.chain._take(Step(what))
 
+    def cut(self, at: int, end: int, partition: int = 0) -> None:
+        """Cut a log by an unclean election; then other records come, up to an end."""
+        topic = self.world.cluster.topics[TOPIC]
+        beginning, stable, _ = topic.partitions[partition]
+        topic.elect(partition, stable - at)
+        topic.partitions[partition] = (beginning, end, end)
+
     def do(self, act: Callable[[World], T]) -> T:
         """Let an operator act."""
         found: list[T] = []
@@ -55,12 +62,12 @@ class Counted:
         """Reset partitions, or all."""
         return self.do(partial(reset_positions, to=to, force=True, partitions=partitions, **how))
 
-    def undo(self) -> ResetPlan:
+    def undo(self, **how: Any) -> ResetPlan:
         """Take the newest reset back."""
 
         def act(world: World) -> ResetPlan:
             ledger = world.ledger()
-            plan, _ = plan_undo(ledger, world.cluster)
+            plan, _ = plan_undo(ledger, world.cluster, **how)
             apply_reset(ledger, world.cluster, plan, "undo", force=True)
             return plan
 

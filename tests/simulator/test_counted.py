@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.core.plan import Policies
+from offsetkeeper.errors import Refused, Stale, StartRefused
 from offsetkeeper.operate.audit import Kind
+from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting
 from offsetkeeper.operate.outlook import outlook
-from offsetkeeper.operate.reset import apply_reset, plan_rewind
-from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind
+from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
+from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelTopic
 from offsetkeeper.testing.simulator.operators import forget_positions
 from offsetkeeper.testing.simulator.world import World
-from simulator.counted import P0, P1, P2, counted, died
+from simulator.counted import P0, P1, P2, Counted, counted, died
 
 
 def test_what_a_dropped_batch_has_of_a_partition_that_does_not_move_is_named_and_comes_once() -> None:
@@ -212,3 +219,154 @@ def test_after_a_copy_there_and_back_verify_knows_what_was_read_there_and_undo_t
         group.run()
         assert group.rows() == {(0, 0): 2, (0, 1): 2, (1, 0): 1, (1, 1): 1}
         assert (group.findings(Kind.GAP), group.findings(Kind.OVERLAP)) == (set(), {(0, 0, 2)})
+
+
+def lost_and_anew(group: Counted) -> None:
+    """Let a partition have six records that are read; then a leader without the last three gets five others."""
+    group.world.cluster.topics[TOPIC].partitions[0] = (0, 6, 6)
+    group.run()
+    group.cut(3, 8)
+
+
+@pytest.mark.parametrize(
+    ("to", "how", "start"),
+    [
+        ({P0: 2}, {}, 2),
+        ({P0: 5}, {}, 5),
+        ({P0: 6}, {}, 6),
+        ("earliest", {}, 0),
+        ("latest", {}, 8),
+        (datetime.fromtimestamp(0.004, UTC), {}, 4),
+        (Shift(-4), {}, 2),
+        (Shift(-1), {"clip": True}, 3),
+        ("current", {"clip": True}, 3),
+    ],
+)
+def test_what_came_into_a_log_that_was_cut_is_read_or_counted_as_skipped(
+    to: Any, how: dict[str, Any], start: int
+) -> None:
+    """No run had noticed the cut: the preview said "read again 1, skipped 0", and `verify` told an overlap."""
+    with counted("marked, from the earliest") as group:
+        lost_and_anew(group)
+        plan = group.reset(to, *(() if isinstance(to, dict) else (P0,)), **how)
+        assert load_plan(plan.dump(), "here") == plan
+        [step] = plan.steps
+        assert (step.old, step.new.offset, step.cut) == (6, start, 3)
+        assert (step.replayed, step.skipped) == (max(0, 3 - start), max(0, start - 3))
+        group.run()
+        anew = Counter({(0, offset): 1 for offset in range(max(3, start), 8)})
+        assert group.rows(topic_id="1 epoch 1") == anew
+        assert {key: n - 1 for key, n in group.rows().items() if n > 1} == {(0, n): 1 for n in range(start, 3)}
+        assert group.findings(Kind.CUT) == {(0, 3, 6)}
+        assert group.findings(Kind.OVERLAP) == ({(0, start, 3)} if start < 3 else set())
+        assert group.findings(Kind.GAP) == ({(0, 3, start)} if start > 3 else set())
+
+
+@pytest.mark.parametrize("to", [Shift(-1), "current"])
+def test_a_position_whose_records_were_cut_from_the_log_leads_to_no_other(to: Any) -> None:
+    with counted("marked, from the earliest") as group:
+        lost_and_anew(group)
+        with pytest.raises(
+            Refused, match=r"orders 0: offset [56] means another record now: its log was cut at offset 3"
+        ):
+            group.reset(to, P0)
+        group.run()
+        assert group.rows(topic_id="1 epoch 1") == {(0, offset): 1 for offset in range(3, 8)}
+
+
+def test_an_undo_after_a_cut_goes_back_to_what_the_log_still_has() -> None:
+    """The stored position is before the cut, and the one to go back to is not."""
+    with counted("marked, from the earliest") as group:
+        group.world.cluster.topics[TOPIC].partitions[0] = (0, 6, 6)
+        group.run()
+        group.reset({P0: 2})
+        group.cut(3, 8)
+        with pytest.raises(Refused, match="orders 0: offset 6 means another record now: its log was cut at offset 3"):
+            group.undo()
+        plan = group.undo(clip=True)
+        assert [(step.old, step.new.offset, step.replayed, step.skipped) for step in plan.steps] == [(2, 3, 0, 0)]
+        [note] = plan.clips
+        assert note == "orders 0: offset 6 was of a log that was cut; 3 is the offset from which on it has others"
+        group.run()
+        assert group.rows() == {(p, n): 1 for p, n in group.there() if n < 3} | {(0, n): 1 for n in range(6)}
+        assert group.rows(topic_id="1 epoch 1") == {(0, n): 1 for n in range(3, 8)}
+        assert [group.findings(kind) for kind in (Kind.CUT, Kind.OVERLAP, Kind.GAP)] == [{(0, 3, 6)}, set(), set()]
+
+
+def test_a_way_back_to_where_a_group_stands_leaves_a_cut_to_the_next_start() -> None:
+    with counted("marked, from the earliest") as group:
+        group.world.cluster.topics[TOPIC].partitions[0] = (0, 6, 6)
+        group.run()
+        group.reset({P0: 2})
+        group.run()
+        group.cut(3, 8)
+        assert not group.undo().moves
+        group.run()
+        assert group.rows(topic_id="1 epoch 1") == {(0, n): 1 for n in range(3, 8)}
+        assert group.findings(Kind.CUT) == {(0, 3, 6)}
+
+
+def test_a_plan_of_before_a_cut_is_stale() -> None:
+    with counted("marked, from the earliest") as group:
+        group.world.cluster.topics[TOPIC].partitions[0] = (0, 6, 6)
+        group.run()
+
+        def act(world: World) -> None:
+            ledger = world.ledger()
+            plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, {P0: 4})
+            group.cut(3, 8)
+            apply_reset(ledger, world.cluster, load_plan(plan.dump(), "here"), "late")
+
+        with pytest.raises(Stale, match="the log of orders 0 was cut since the plan was made"):
+            group.do(act)
+
+
+def test_a_log_that_is_cut_after_a_reset_is_noticed_by_the_next_start() -> None:
+    """A position that a reset had set had no leader epoch: 5 records that came were never read."""
+    with counted("marked, from the earliest") as group:
+        group.reset({P0: 2})
+        group.cut(1, 4)
+        group.run()
+        assert group.rows(topic_id="1 epoch 1") == {(0, n): 1 for n in range(1, 4)}
+
+
+def test_where_nobody_knows_where_a_log_was_cut_all_of_it_counts_as_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with counted("marked, from the earliest") as group:
+        lost_and_anew(group)
+        monkeypatch.setattr(ModelTopic, "common", lambda *_: -1)
+        [step] = group.reset({P0: 5}).steps
+        assert (step.cut, step.replayed, step.skipped) == (0, 0, 5)
+        group.run()
+        assert group.findings(Kind.CUT) == {(0, 0, 6)}
+        assert group.findings(Kind.GAP) == {(0, 0, 5)}
+        assert group.findings(Kind.OVERLAP) == set()
+
+
+def test_what_a_copy_has_passed_of_a_log_that_was_cut_comes_for_the_first_time() -> None:
+    """The preview said "read again 3", and none did."""
+    with counted("marked, from the earliest") as group:
+        group.world.cluster.topics[TOPIC].partitions[0] = (0, 6, 6)
+        group.run()
+        group.do(lambda world: copy(GROUP, world.store, world.copy, history=0, force=True))
+        group.world.store = group.world.copy
+        group.cut(3, 8)
+        group.reset("latest", P0)
+        [step] = group.reset({P0: 2}).steps
+        assert (step.replayed, step.skipped) == (1, 0)
+        before = group.rows()
+        group.run()
+        assert group.rows() == before + Counter({(0, 2): 1})
+        assert group.rows(topic_id="1 epoch 1") == {(0, n): 1 for n in range(3, 8)}
+
+
+def test_a_batch_that_an_undo_makes_pending_again_is_of_the_log_of_then() -> None:
+    """One output has it: the other got what had come in its place, and the first one never did."""
+    with died("two marked, from the earliest", 2, one=True, two=False) as group:
+        group.reset("earliest", P0)
+        group.cut(1, 3)
+        assert group.undo().restores
+        group.run()
+        refusal = group.world.schedule.actors[-1].raised
+        assert isinstance(refusal, StartRefused)
+        assert "'orders 0 1 2' cannot be read: its log was cut at offset 1" in str(refusal)
+        assert group.rows("two", "1 epoch 1") == {}

@@ -191,6 +191,12 @@ def test_a_cut_log_stops_where_no_common_offset_is_there_to_read(common: int) ->
         made.check()
 
 
+def test_where_nobody_knows_where_a_log_was_cut_the_history_says_from_its_beginning_on() -> None:
+    """With "end", `verify` told no gap before the old position."""
+    cut, stored = Bounds(5, 9, "id", leader_epoch=1, common=-1), {P0: Position(8, "id", leader_epoch=0)}
+    assert planned(stored, {P0: cut}, Policies(cut="end")).cuts == {P0: 5}
+
+
 def test_an_offset_given_after_a_cut_is_one_of_the_log_of_now() -> None:
     cut, stored = Bounds(5, 9, "id", leader_epoch=1, common=6), {P0: Position(8, "id", leader_epoch=0)}
     made = planned(stored, {P0: cut}, by_hand={P0: 7})

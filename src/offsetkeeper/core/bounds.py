@@ -40,6 +40,11 @@ class Bounds(NamedTuple):
         """Offsets that cannot be read because of an open transaction; 0 if `log_end` was not asked for."""
         return 0 if self.log_end is None else max(0, self.log_end - self.end)
 
+    @property
+    def others_from(self) -> int | None:
+        """Offset from which a log that was cut has other records, or the beginning if unknown; None if it is whole."""
+        return self.beginning if self.common == -1 else self.common
+
 
 class Standing(StrEnum):
     """Where a position is, relative to the offsets that Kafka holds of its partition."""

@@ -350,6 +350,7 @@ class Ledger:
         queries: Queries = NO_QUERIES,
         stays: Collection[TopicPartition] = (),
         restores: bool = False,
+        cuts: Cuts = NO_CUTS,
     ) -> None:
         """Set positions for an operator, based on the last loaded ledger; the other arguments as in `rules.Rewind`.
 
@@ -358,7 +359,7 @@ class Ledger:
             VersionConflict: the ledger has changed since it was loaded; nothing was moved.
             NotAllowed, RangeMismatch: `restores` is set, and no batch can be pending again at these positions.
         """
-        self._apply(rules.Rewind(positions, force, queries, tuple(stays), restores), reason)
+        self._apply(rules.Rewind(positions, force, queries, tuple(stays), restores, cuts), reason)
 
     def forget(self, partitions: Collection[TopicPartition], reason: str, *, force: bool = False) -> None:
         """Take positions out of the ledger for an operator, based on the last loaded ledger; see `rules.Forget`.

@@ -165,8 +165,8 @@ class Entry:
         moves: positions set by place and rewind, and by a settle. Those of a commit follow from its ranges and are left
             out.
         counts: the steps of queries with state, by the query's id, also those of a commit.
-        cuts: the offset at which the log of a partition was cut before its old position, for the moves that this
-            caused; -1 if the offset is unknown. See `Bounds.common`.
+        cuts: of partitions that move, and whose log was cut since it was read: the offset from which on it has other
+            records, see `Bounds.others_from`. -1 is as much as the new position.
         having: which outputs have the batch that was abandoned, settled, dropped by a rewind or an adoption, or taken
             over by another program. Entries of older releases do not say it.
         forgot: the positions that were taken out of the ledger; None if the store had lost the position.

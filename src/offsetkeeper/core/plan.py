@@ -208,11 +208,12 @@ class Plan:
 
     @property
     def cuts(self) -> dict[TopicPartition, int]:
-        """The offset at which the log was cut, of the partitions that go on after it; -1 where it is unknown."""
+        """The offset from which on a log that was cut has other records, of the partitions that go on after it."""
         cut = (
             row for row in self.rows if row.start is not None and standing_of(row.stored, row.bounds) is Standing.CUT
         )
-        return {row.topic_partition: row.bounds.common for row in cut if row.bounds and row.bounds.common is not None}
+        found = {row.topic_partition: row.bounds and row.bounds.others_from for row in cut}
+        return {tp: offset for tp, offset in found.items() if offset is not None}
 
     @property
     def unread(self) -> int:

@@ -187,7 +187,7 @@ class Rewind:
 
     `queries` sets the number of the next batch of queries with state. `stays` are partitions that the operator names
     too, and that are already where they are to be: what a dropped batch has of them is read again. `restores` says that
-    this takes back the rewind that dropped the unsettled batch: it is pending again.
+    this takes back the rewind that dropped the unsettled batch: it is pending again. `cuts` is as in `Entry`.
     """
 
     positions: Mapping[TopicPartition, Position]
@@ -195,6 +195,7 @@ class Rewind:
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
     stays: tuple[TopicPartition, ...] = ()
     restores: bool = False
+    cuts: Cuts = field(default_factory=lambda: NO_CUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,12 +404,12 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
             f"group {snapshot.group!r}: {snapshot.pending.query} is pending; commit or abandon this batch first"
         )
     outcome = _move(snapshot, event.positions, event.queries)
-    cuts = {tp: event.cuts[tp] for tp in outcome.moves if tp in event.cuts}
-    return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given), cuts=cuts)
+    outcome = _with_cuts(outcome, event.cuts)
+    return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given))
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
-    outcome = _move(snapshot, event.positions, event.queries)
+    outcome = _with_cuts(_move(snapshot, event.positions, event.queries), event.cuts)
     after, pending = outcome.after, snapshot.pending
     if pending is not None and drops(pending, outcome.moves):
         after = _dropped(after)
@@ -417,6 +418,10 @@ def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
     named = {*outcome.moves, *event.stays}
     after = replace(after, generation=snapshot.generation + 1, unsettled=_with_moved(after.unsettled, named))
     return replace(outcome, after=_restored(after, outcome) if event.restores else after)
+
+
+def _with_cuts(outcome: _Outcome, cuts: Cuts) -> _Outcome:
+    return replace(outcome, cuts={tp: cuts[tp] for tp in outcome.moves if tp in cuts})
 
 
 def _restored(after: Snapshot, outcome: _Outcome) -> Snapshot:

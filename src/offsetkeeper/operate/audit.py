@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import is_another
-from offsetkeeper.core.model import Entry, Having, Snapshot
+from offsetkeeper.core.model import NO_CUTS, Cuts, Entry, Having, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.operate.chapter import Chapter, Part
@@ -183,38 +183,39 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
     return findings + sorted(told, key=lambda each: (each.version, each.topic_partition, each.start))
 
 
-def what_was_read(entries: Iterable[Entry], snapshot: Snapshot, there: Positions) -> dict[TopicPartition, Read]:
+def what_was_read(
+    entries: Iterable[Entry], snapshot: Snapshot, there: Positions, cuts: Cuts = NO_CUTS
+) -> dict[TopicPartition, Read]:
     """Return what the group has read of partitions, of their records that the log still has.
 
     Args:
         entries: the history, newest first; what is newer than the ledger, or older than a gap, does not count.
         snapshot: the ledger.
         there: positions of the topics and the cluster that are meant: the group may be in another one.
+        cuts: as in `Entry`, of logs that were cut since the newest entry.
     """
-    known, began = _Known(), dict[TopicPartition, Position]()
+    known = _Known()
     chapters = known.chapters
     for entry in _unbroken(entries, snapshot.version):
         first = {tp: move.after for tp, move in entry.moves.items() if move.before is None and tp not in chapters}
-        began |= first
-        chapters |= {tp: [Chapter(at, [])] for tp, at in first.items()}
+        chapters |= {tp: [Chapter(at, [], at.offset)] for tp, at in first.items()}
         for _ in _jumps(entry, known):  # what it finds is for `audit`
             pass
     for tp, stored in snapshot.positions.items():
         for _ in _edited(tp, chapters.setdefault(tp, [_first(stored)]), stored, snapshot.version):
             pass
+    for tp, offset in cuts.items():
+        chapters[tp][-1].cut(offset, snapshot.version, "")
     found = {}
     for tp, at in there.items():
         chapter = next((each for each in chapters.get(tp, ()) if not is_another(each.at, at)), None)
-        first_at = began.get(tp)
-        here = first_at is not None and not is_another(first_at, at)
-        read = NOTHING_READ if chapter is None else _read_of(chapter)
-        found[tp] = read._replace(began=first_at.offset if first_at and here else 0)
+        found[tp] = NOTHING_READ if chapter is None else _read_of(chapter)
     return found
 
 
 def _read_of(chapter: Chapter) -> Read:
     perhaps = [*chapter.perhaps, *chapter.partly]
-    return Read(_spans(chapter.done), 0, _spans(perhaps), _spans(chapter.passed()))
+    return Read(_spans(chapter.done), chapter.began, _spans(perhaps), _spans(chapter.passed()))
 
 
 def _spans(parts: Iterable[Part]) -> tuple[tuple[int, int], ...]:

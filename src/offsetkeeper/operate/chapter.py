@@ -28,6 +28,7 @@ class Chapter:
     Attributes:
         at: the position.
         done: offsets that were committed. Those below the first known position count, as older entries are pruned.
+        began: the position that the group got here when it had none; else 0. See `audit.Read`.
         skipped: offsets that a jump forwards has left out, and that no batch has committed since.
         back: committed offsets from the position on: a jump has gone back over them.
         again: offsets that were committed once more, for each time.
@@ -40,6 +41,7 @@ class Chapter:
 
     at: Position
     done: list[Part]
+    began: int = 0
     skipped: list[Part] = field(default_factory=list)
     back: list[Part] = field(default_factory=list)
     again: list[Part] = field(default_factory=list)
@@ -62,11 +64,13 @@ class Chapter:
 
     def cut(self, offset: int, version: int, why: str) -> None:
         """Forget what was there from an offset on: an election has cut the log there."""
-        lost = _within(self.done, offset, self.at.offset)
+        lost = _within(self.done, offset, MAX_OFFSET)
         self.gone += [each._replace(version=version, why=why) for each in lost]
-        self.done, self.skipped, self.back, self.partly, self.perhaps = (
-            _within(parts, 0, offset) for parts in (self.done, self.skipped, self.back, self.partly, self.perhaps)
+        self.done, self.skipped, self.back, self.partly, self.perhaps, self.copied = (
+            _within(parts, 0, offset)
+            for parts in (self.done, self.skipped, self.back, self.partly, self.perhaps, self.copied)
         )
+        self.began = min(self.began, offset)
         self.at = self.at._replace(offset=min(offset, self.at.offset))
 
     def commit(self, end: int) -> None:

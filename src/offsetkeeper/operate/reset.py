@@ -13,7 +13,7 @@ from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition
-from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError
+from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.reset_plan import (
@@ -110,7 +110,7 @@ def plan_reset(
     left = _left(snapshot, cluster, chosen)
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
-    bounds = cluster.with_open_transactions(targets, bounds)
+    bounds = _with_targets(snapshot, cluster, targets, bounds)
     plan = make_reset(snapshot, store, targets, bounds, left, gone, **how)
     return replace(plan, unsettled="", once_more=()) if to == "current" and not plan.steps else plan
 
@@ -119,11 +119,16 @@ def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
     """Return the plan itself if it still fits the ledger and Kafka.
 
     Raises:
-        Stale: the ledger has changed since the plan was made, or Kafka no longer holds its offsets.
+        Stale: the ledger has changed since the plan was made, or a log was cut.
+        Refused: Kafka no longer holds its offsets.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     plan.check(ledger.load(), ledger.store.address)
-    check_within(plan.positions, _bounds_around(ledger.snapshot, cluster, plan.positions))
+    bounds = _bounds_around(ledger.snapshot, cluster, plan.positions)
+    check_within({tp: at._replace(leader_epoch=None) for tp, at in plan.positions.items()}, bounds)
+    for tp in sorted(plan.positions):
+        if bounds[tp].others_from not in {None, plan.cuts.get(tp)}:
+            raise Stale(f"the log of {tp} was cut since the plan was made; nothing was changed. Make a new plan")
     return plan
 
 
@@ -146,6 +151,7 @@ def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, 
             queries=plan.numbers,
             stays=[tp for tp, _ in plan.stays],
             restores=bool(plan.restores),
+            cuts=plan.cuts,
         )
     return ledger.snapshot
 
@@ -277,6 +283,7 @@ def _plan_back(
         "earliest, and name the partitions that go back"
         for tp in sorted(chosen - then.keys())
     )
+    then = {tp: at._replace(leader_epoch=now[tp].leader_epoch) if tp in now else at for tp, at in then.items()}
     back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # partitions that stay ask nothing of Kafka
     every = not (partitions or topics)  # a query's state belongs to all that it has read
     numbers = numbers_before(entries, snapshot.queries, version) if every else {}
@@ -293,8 +300,23 @@ def _left(snapshot: Snapshot, cluster: Cluster, moved: Collection[TopicPartition
 
 
 def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:
-    """Return the bounds in Kafka of the topics of these partitions; targets in open transactions are within them."""
-    return cluster.with_open_transactions(targets, _bounds(snapshot, cluster, (), targets))
+    """Return the bounds in Kafka of these partitions, see `_with_targets`."""
+    return _with_targets(snapshot, cluster, targets, _bounds(snapshot, cluster, (), targets))
+
+
+def _with_targets(
+    snapshot: Snapshot, cluster: Cluster, targets: Positions, bounds: Mapping[TopicPartition, Bounds]
+) -> dict[TopicPartition, Bounds]:
+    """Return bounds that have targets in open transactions, and know of logs that were cut.
+
+    That is asked for the stored position, or for the target if it is further on in the log of then.
+    """
+    further = {
+        tp: at
+        for tp, at in targets.items()
+        if at.leader_epoch is not None and (stored := snapshot.positions.get(tp)) and at.offset > stored.offset
+    }
+    return cluster.with_cuts({**snapshot.positions, **further}, cluster.with_open_transactions(targets, bounds))
 
 
 def _bounds(

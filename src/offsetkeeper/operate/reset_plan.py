@@ -15,11 +15,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self
 
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, check_query
-from offsetkeeper.core.bounds import Bounds, Standing, is_another, seen_at, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, cut_text, is_another, seen_at, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.mark import listed_name
-from offsetkeeper.core.model import Count, Entry, Snapshot
+from offsetkeeper.core.model import Count, Cuts, Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition, check_offset, check_partition
 from offsetkeeper.core.outside import TooManyValues, load_json
 from offsetkeeper.core.plain import plain
@@ -111,6 +111,8 @@ class Step:
         another: whether the stored position is of another topic with that name, or of another cluster. Then the old
             offset says nothing of this one, and the history tells what was read of it before.
         read: what the group has read of the partition.
+        cut: offset from which on the log has other records than those that were read, if an election has cut it since;
+            else None.
     """
 
     topic_partition: TopicPartition
@@ -120,6 +122,7 @@ class Step:
     end: int
     another: bool = False
     read: Read = NOTHING_READ
+    cut: int | None = None
 
     @property
     def replayed(self) -> int:
@@ -130,8 +133,14 @@ class Step:
     @property
     def skipped(self) -> int:
         """Number of offsets that Kafka holds, that the reset goes over, and that no batch has committed."""
-        start = self.beginning if self.old is None or self.another else max(self.old, self.beginning)
-        return max(0, self.new.offset - start) - self.read.between(start, self.new.offset)
+        return max(0, self.new.offset - self.reached) - self.read.between(self.reached, self.new.offset)
+
+    @property
+    def reached(self) -> int:
+        """The first offset that Kafka holds, and that is not before the old position in this log."""
+        if self.old is None or self.another:
+            return self.beginning
+        return max(self.beginning, self.old if self.cut is None else min(self.old, self.cut))
 
     @property
     def perhaps_again(self) -> tuple[OffsetRange, ...]:
@@ -146,7 +155,8 @@ class Step:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""
-        new = {"new": self.new.offset, "topic_id": self.new.topic_id, "cluster_id": self.new.cluster_id}
+        offset, topic_id, cluster_id, leader_epoch = self.new
+        new = {"new": offset, "topic_id": topic_id, "cluster_id": cluster_id, "leader_epoch": leader_epoch}
         return plain(self, "replayed", "skipped", "above_beginning") | new
 
 
@@ -208,6 +218,11 @@ class ResetPlan:
         return {step.topic_partition: step.new for step in self.steps}
 
     @property
+    def cuts(self) -> Cuts:
+        """The offsets from which on logs that were cut have other records; see `Step.cut`."""
+        return {step.topic_partition: step.cut for step in self.steps if step.cut is not None}
+
+    @property
     def offsets(self) -> dict[TopicPartition, int]:
         """The offset of each partition after the reset, also of partitions that do not move."""
         return dict(self.stays) | {tp: at.offset for tp, at in self.positions.items()}
@@ -227,6 +242,12 @@ class ResetPlan:
             notes.append(
                 f"deleted and created again since the group read them, or of another cluster: {', '.join(others)}. The "
                 "old offsets are of other records: what was not read before the new offsets is skipped"
+            )
+        if self.cuts:
+            told = listed((f"{tp} {offset}" for tp, offset in self.cuts.items()), ", ")
+            notes.append(
+                "a leader was elected that lacked records, and others get the offsets of some that were read. What is "
+                f"there from these offsets on counts as not read: {told}"
             )
         notes += self._batches()
         if perhaps := [each for step in self.steps for each in step.perhaps_again]:
@@ -285,11 +306,14 @@ class ResetPlan:
     @property
     def clips(self) -> list[str]:
         """Sentences on the offsets that Kafka does not hold, and on the offsets used instead."""
-        return [
-            f"{tp}: Kafka does not hold offset {offset}; {self.offsets[tp]} is the nearest one that it holds"
-            + (f". {self.lost[tp]} offsets in between are lost" if tp in self.lost else "")
-            for tp, offset in self.clipped
-        ]
+        return [self._clip(tp, offset) for tp, offset in self.clipped]
+
+    def _clip(self, tp: TopicPartition, asked: int) -> str:
+        used = self.offsets[tp]
+        if asked > used == self.cuts.get(tp):
+            return f"{tp}: offset {asked} was of a log that was cut; {used} is the offset from which on it has others"
+        lost = f". {self.lost[tp]} offsets in between are lost" if tp in self.lost else ""
+        return f"{tp}: Kafka does not hold offset {asked}; {used} is the nearest one that it holds{lost}"
 
     @property
     def _read(self) -> set[str]:
@@ -373,8 +397,9 @@ def make_reset(
     Args:
         snapshot: the group's ledger.
         store: address of its store.
-        targets: offset of each partition, with the id of the topic it belongs to; None is the current topic.
-        bounds: the offsets that Kafka holds.
+        targets: offset of each partition, with the id of the topic it belongs to, None is the current topic; and with a
+            leader epoch if it belongs to the log of then.
+        bounds: the offsets that Kafka holds, and where logs were cut since they were read.
         left: partitions without a position that the plan lists as not moved.
         gone: partitions with a position that the plan lists as gone.
         clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
@@ -388,17 +413,17 @@ def make_reset(
     asked, targets = targets, _clipped(targets, bounds) if clip else targets
     check_within(targets, bounds)
     positions = snapshot.positions
-    news = {tp: seen_at(at.offset, bounds[tp], positions.get(tp)) for tp, at in sorted(targets.items())}
-    known = what_was_read(history, snapshot, news)
+    news = {tp: _seen(at, bounds[tp], positions.get(tp)) for tp, at in sorted(targets.items())}
+    cuts = {tp: cut for tp in news if (cut := bounds[tp].others_from) is not None}
+    known = what_was_read(history, snapshot, news, cuts)
     steps, stays = [], []
-    for tp, seen in news.items():
-        here, stored, new = bounds[tp], positions.get(tp), seen._replace(leader_epoch=None)
-        old = stored and stored._replace(leader_epoch=None)
-        if old in {new, new._replace(cluster_id=None)}:  # a start notes cluster and epoch, no reset is needed for it
+    for tp, new in news.items():
+        here, stored, cut = bounds[tp], positions.get(tp), cuts.get(tp)
+        if cut is None and _is_there(stored, new):
             stays.append((tp, new.offset))
         else:
             another = stored is not None and is_another(stored, new)
-            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, known[tp]))
+            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end, another, known[tp], cut))
     moved = {step.topic_partition: step.new for step in steps}
     others = {step.topic_partition.topic: step.new for step in steps if step.another}
     away = {step.topic_partition for step in steps if step.another}
@@ -425,6 +450,18 @@ def make_reset(
         tuple(counts),
         once_more=() if unsettled is None else _read_again(unsettled.ranges, news, away | older),
     )
+
+
+def _seen(target: Position, here: Bounds, stored: Position | None) -> Position:
+    """Return the new position. One of the log of then keeps its leader epoch: a batch may be pending again there."""
+    seen = seen_at(target.offset, here, stored)
+    return seen if target.leader_epoch is None else seen._replace(leader_epoch=target.leader_epoch)
+
+
+def _is_there(stored: Position | None, new: Position) -> bool:
+    """Whether a partition is at its target. A start notes cluster and epoch, no reset is needed for it."""
+    new = new._replace(leader_epoch=None)
+    return stored is not None and stored._replace(leader_epoch=None) in {new, new._replace(cluster_id=None)}
 
 
 def _counts_no_more(snapshot: Snapshot, stays: Mapping[TopicPartition, int]) -> bool:
@@ -480,10 +517,15 @@ def _clusters(positions: Positions, moved: Positions) -> Iterator[tuple[str, ...
 
 
 def _clipped(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
-    return {
-        tp: at._replace(offset=min(max(at.offset, bounds[tp].beginning), bounds[tp].end)) if tp in bounds else at
-        for tp, at in targets.items()
-    }
+    return {tp: _nearest(at, bounds[tp]) if tp in bounds else at for tp, at in targets.items()}
+
+
+def _nearest(target: Position, here: Bounds) -> Position:
+    most = here.end
+    if target.leader_epoch is not None and here.common is not None and here.common >= 0:
+        most = min(most, here.common)
+    offset = max(min(target.offset, most), here.beginning)
+    return target if offset == target.offset else target._replace(offset=offset, leader_epoch=None)
 
 
 def check_within(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> None:
@@ -619,9 +661,9 @@ def starts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition,
 
 
 def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str:
-    standing = standing_of(target, bounds)
     if bounds is None:
         return _missing(tp)
+    standing = standing_of(target, bounds if target.leader_epoch is not None else bounds._replace(common=None))
     if standing is Standing.ELSEWHERE:
         return (
             f"{tp}: the brokers are of the Kafka cluster {bounds.cluster_id}, and the position is of "
@@ -632,6 +674,12 @@ def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str
         return (
             f"{tp}: the topic was deleted and created again since; offset {target.offset} means another record now. "
             "Reset it to earliest, latest, a time, or an offset of the new topic"
+        )
+    if standing is Standing.CUT:
+        clip = "" if bounds.common == -1 else f". --clip takes {max(bounds.common or 0, bounds.beginning)}"
+        return (
+            f"{tp}: offset {target.offset} means another record now: its log {cut_text(bounds)}. Reset it to earliest, "
+            f"latest, a time, or an offset of the log as it is now{clip}"
         )
     if standing is not Standing.WITHIN:
         there = f"{bounds.beginning} to {bounds.end}"
@@ -689,10 +737,11 @@ def _load_dropped(
 def _load_step(raw: Mapping[str, Any]) -> Step:
     tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
     old = None if raw["old"] is None else check_offset(raw["old"])
-    new = Position(check_offset(raw["new"]), raw["topic_id"], raw["cluster_id"])
+    epoch, cut = (raw[name] and check_offset(raw[name]) for name in ("leader_epoch", "cut"))
+    new = Position(check_offset(raw["new"]), raw["topic_id"], raw["cluster_id"], epoch)
     committed, began, perhaps, passed = raw["read"]
     read = Read(_load_spans(committed), check_offset(began), _load_spans(perhaps), _load_spans(passed))
-    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]), read)
+    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]), bool(raw["another"]), read, cut)
 
 
 def _load_spans(raw: Iterable[Any]) -> tuple[tuple[int, int], ...]:

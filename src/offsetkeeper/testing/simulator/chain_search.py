@@ -13,7 +13,8 @@ from offsetkeeper.testing.simulator.chains import ACTS, DROPS, EVENTS, LEADS, Ch
 from offsetkeeper.testing.simulator.schedule import Violation
 from offsetkeeper.testing.simulator.world import GOING_ON, Scenario
 
-_POLICIES = replace(GOING_ON, elsewhere="stop")  # a policy would read a cluster from its beginning at each return
+# A policy would read a cluster from its beginning at each return.
+_POLICIES = replace(GOING_ON, elsewhere="stop", cut="common")
 _MOST_ACTS = 6
 _KILLED = -1  # the last option
 _MIDDLE = (8, 12, 14, 17)  # choices of a run: before it begins its first batch, and after that, a landing and a mark
@@ -61,7 +62,7 @@ def groups() -> list[Scenario]:
         "with a short history": {"history": 6},
     }
     return [
-        Scenario(f"{name}, {cast}", guarantee, outputs, {}, policies=_POLICIES, **how)
+        Scenario(f"{name}, {cast}", guarantee, outputs, {}, policies=_POLICIES, leader_epochs=True, **how)
         for cast, how in casts.items()
         for name, (guarantee, outputs) in kinds.items()
     ]
