@@ -35,6 +35,9 @@ ROLE = """
     alter role settled set datestyle = 'German, DMY'; alter role settled set intervalstyle = 'sql_standard';
     alter role settled set bytea_output = 'escape'; alter role settled set extra_float_digits = -15;
     alter role settled set synchronous_commit = off"""
+REPLICA = """do $$ begin
+    execute format('alter database %I set session_replication_role = replica', current_database()); end $$"""
+LOWER = "update stock set item = lower(item) where item <> lower(item)"
 NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
 
 
@@ -368,12 +371,56 @@ def test_a_trigger_that_changes_keys_is_refused_unless_it_is_meant(
     assert rows("select item, c from seen order by 1") == [("milk", "blue"), ("tea", "red")]
 
 
+@pytest.mark.parametrize(
+    ("when", "does", "gone", "left"),
+    [
+        ("create trigger odd after insert on stock for each row", LOWER, 1, [("a", 1), ("b", 1)]),
+        ("create trigger odd after insert on stock for each statement", LOWER, 1, [("a", 1), ("b", 1)]),
+        ("create trigger odd after update on stock for each row", LOWER, 1, [("a", 1), ("b", 1)]),
+        ("create trigger odd after insert on stock for each row", "delete from stock", 2, []),
+        ("create trigger odd after insert on part for each row", LOWER, 1, [("a", 1), ("b", 1)]),
+        ("create constraint trigger odd after insert on stock for each row", LOWER, 1, [("a", 1), ("b", 1)]),
+        (f"{REPLICA}; create trigger odd after insert on part for each row", LOWER, 1, [("a", 1), ("b", 1)]),
+    ],
+)
+def test_a_trigger_that_changes_or_deletes_keys_once_they_are_there_is_refused_unless_it_is_meant(
+    spark: SparkSession,
+    database: str,
+    batch: Batch,
+    connection: Connection,
+    rows: Query,
+    when: str,
+    does: str,
+    gone: int,
+    left: list[Any],
+) -> None:
+    connection.execute(
+        "create table stock (item text primary key, n int) partition by hash (item); "
+        "create table part partition of stock for values with (modulus 1, remainder 0); "
+        "create function odd() returns trigger language plpgsql as "
+        f"'begin if pg_trigger_depth() < 2 then {does}; end if; return null; end'; "
+        f"{when} execute function odd()".encode()
+    )
+    if REPLICA in when:
+        connection.execute("alter table part enable replica trigger odd")
+    there = [("A", 0), ("b", 0)] if "after update" in when else []
+    connection.cursor().executemany("insert into stock values (%s, %s)", there)
+    frame = spark.sql("select 'A' as item, 1 as n union all select 'b', 1")
+    words: dict[str, Any] = {"mode": "upsert", "key": ["item"]}
+    with pytest.raises(Refused, match=rf"of 2 keys of a batch the table does not have {gone}; nothing was written"):
+        Table(database, "stock", **words).rows.write(frame, batch)
+    assert rows("select * from stock order by 1") == there
+    Table(database, "stock", fewer_rows="as the table", **words).rows.write(frame, batch)
+    assert rows("select * from stock order by 1") == left
+
+
+@pytest.mark.parametrize("when", ["before insert", "after insert or update"])
 def test_an_upsert_through_a_trigger_that_leaves_all_rows_counts_its_keys(
-    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, when: str
 ) -> None:
     connection.execute(
         "create table stock (item text primary key, n int); create function kept() returns trigger language plpgsql as "
-        "'begin return new; end'; create trigger kept before insert on stock for each row execute function kept()"
+        f"'begin return new; end'; create trigger kept {when} on stock for each row execute function kept()".encode()
     )
     frame = spark.range(9).selectExpr(
         "'t' as topic", "0 as partition", "id as offset", "string(id % 3) as item", "int(id) as n"

@@ -391,10 +391,10 @@ def fewer_rows(target: Target, staged: int, inserted: int) -> Refused:
 
 
 def changed_keys(target: Target, staged: int, others: int) -> Refused:
-    """Return the error for a table that a trigger has given other keys than were staged."""
+    """Return the error for a table in which a trigger has changed keys that were staged, or deleted their rows."""
     return Refused(
         f"table {target}: of {staged} keys of a batch the table does not have {others}; nothing was written. A trigger "
-        "of the table changes keys, so that different ones may become one row: change it, or give "
+        "of the table changes keys, so that different ones may become one row, or deletes rows: change it, or give "
         'fewer_rows="as the table" if that is meant'
     )
 

@@ -393,7 +393,7 @@ class Staging(NamedTuple):
         return sql.SQL("({}) collate {}").format(value, self.collations[name]) if name in self.collations else value
 
     def _key_counts(self, done: sql.Composable) -> list[sql.Composed]:
-        """Return the queries that tell whether a trigger leaves out rows of an upsert, or changes keys.
+        """Return the queries that tell whether a trigger leaves out rows of an upsert, deletes them, or changes keys.
 
         The first counts the keys, which are as many as the rows that are written; but with no column but the key, rows
         that are there are not written again. The second counts the keys that the table has afterwards. Without

@@ -16,11 +16,12 @@ from offsetkeeper.stores.postgresql import Connection
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
+# In tgtype 4 is insert, and 16 is update.
 _FIND = """
     select c.oid, n.nspname, c.relname, c.relkind in ('r', 'p'), current_schema(), current_user,
         has_any_column_privilege(c.oid, 'insert'), has_any_column_privilege(c.oid, 'update'),
         has_any_column_privilege(c.oid, 'select'), has_schema_privilege(current_schema(), 'create'),
-        exists (select from pg_trigger t where t.tgtype & 3 = 3 and not t.tgisinternal
+        exists (select from pg_trigger t where t.tgtype & (4 | 16) <> 0 and not t.tgisinternal
             and (t.tgrelid = c.oid or t.tgrelid in (select relid from pg_partition_tree(c.oid)))),
         (select min(rulename) from pg_rewrite where ev_class = c.oid and ev_type = '3' and is_instead)::text
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)"""
@@ -323,7 +324,7 @@ class Relation(NamedTuple):
         role: the current role.
         insert, update, select: what the role may do with the table.
         create: whether the role may create tables in `workplace`.
-        triggers: whether triggers of it, or of its partitions, see each row before it is written.
+        triggers: whether it, or a partition, has a trigger for inserts or updates, be it enabled or not.
         instead: a rule that does something else instead of an insert, or None.
     """
 
