@@ -23,6 +23,7 @@ ONCE = Guarantee.EXACTLY_ONCE
 Query = Callable[..., list[Any]]
 BATCH = Batch("shop", "token", 1, (OffsetRange(*PARTITION, 0, 10),))
 ORDERED = "topic string, partition int, offset long"
+NOON = dt.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - a wall clock
 # Texts that many collations take for one another, each with the offset of its record.
 TEXTS = ["A1", "a1", "e", "é", "b", "b ", "ss", "ß"]
 # Each changes, cuts or refuses something that a session does without setting it.
@@ -148,6 +149,33 @@ def test_a_trigger_that_makes_two_keys_one_is_refused_unless_it_is_meant(
     assert rows("select * from stock order by 1") == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind", "key"),
+    [
+        ("timestamp(6) not null default now(6) on update now(6)", "timestamp", ["at"]),
+        ("datetime(6) on update now(6)", "timestamp_ntz", ["at"]),
+        ("timestamp", "timestamp", ["item", "at"]),
+    ],
+    ids=["timestamp", "datetime", "not asked for"],
+)
+def test_a_key_that_the_table_would_set_to_the_time_of_an_update_stays(
+    spark: SparkSession, database: str, rows: Query, declared: str, kind: str, key: list[str]
+) -> None:
+    """Of a row that was there, the key became the time of the batch. What the frame lacks is as the table says."""
+    rows("set explicit_defaults_for_timestamp = 0")  # then the server itself adds ON UPDATE to a plain timestamp
+    rows(
+        f"create table stock (at {declared}, item varchar(9) collate utf8mb4_bin, amount int, "
+        f"seen timestamp(6) null on update now(6), unique ({', '.join(key)}))"
+    )
+    at = f"{kind}'2024-07-01 12:00:00'"
+    frame = spark.range(3).selectExpr(
+        *("'t' as topic", "0 as partition", "id as offset", f"{at} as at", "'tea' as item", "int(id) as amount")
+    )
+    for ids in ("offset < 2", "offset = 2"):
+        Table(database, "stock", mode="upsert", key=key).rows.write(frame.where(ids), BATCH)
+    assert rows("select at, amount, seen is not null from stock") == [(NOON, 2, 1)]
+
+
 @pytest.mark.parametrize("collation", ["utf8mb4_bin", "utf8mb4_0900_bin", "utf16_bin", "swe7_bin"])
 def test_blanks_at_the_end_of_a_key_are_refused_where_they_do_not_count(
     spark: SparkSession, database: str, rows: Query, collation: str
@@ -170,6 +198,20 @@ def test_a_key_without_a_value_is_refused(spark: SparkSession, database: str, ro
     with pytest.raises(RowMismatch, match=r"column item .* must have a value, but a row has none"):
         upsert(database).rows.write(spark.sql(f"select {key} as item, 1 as amount"), BATCH)
     assert rows("select * from stock") == []
+
+
+@pytest.mark.usefixtures("worst")
+@pytest.mark.parametrize("column", ["at", "made"])
+def test_a_null_of_which_the_server_would_make_the_time_is_refused(
+    spark: SparkSession, database: str, rows: Query, column: str
+) -> None:
+    rows("set explicit_defaults_for_timestamp = 0")
+    rows("create table stock (at timestamp, made timestamp not null default '2024-07-01', amount int) engine = InnoDB")
+    with pytest.raises(RowMismatch, match=rf"column {column} .* must have a value, but a row has none"):
+        Table(database, "stock").rows.write(
+            spark.sql(f"select cast(null as timestamp) as {column}, 1 as amount"), BATCH
+        )
+    assert rows("select count(*) from stock limit 9") == [(0,)]
 
 
 @pytest.mark.parametrize("words", [{}, {"same_keys": "as the column"}])

@@ -404,7 +404,8 @@ def _conflict(target: Target, relation: Relation, values: Mapping[str, str]) -> 
     """Return what becomes of a row whose key is there; `values` are the new values of its columns."""
     if target.mode == "append":
         return ""
-    changes = {name: values[name] for name in changed(target, values)}
+    renewed = (column.name for column in relation.columns if column.renewed and column.name in target.key)
+    changes = {name: values[name] for name in (*changed(target, values), *renewed)}
     for column in relation.columns:
         old = f"{relation}.{quoted(column.name)}"
         if column.padded:

@@ -82,6 +82,7 @@ class MySQLColumn(Column):
         scale: digits after the decimal point.
         fraction: digits of fractional seconds, or None if it has none.
         counted: whether the database numbers the rows in it (AUTO_INCREMENT).
+        renewed: whether it gets the time of each update that does not set it (ON UPDATE).
         charset: character set of a text; empty if it is none.
         collation: decides which texts are equal.
         characters: most characters of a char or varchar, as those of other texts are limited by their bytes.
@@ -96,6 +97,7 @@ class MySQLColumn(Column):
     scale: int
     fraction: int | None
     counted: bool
+    renewed: bool
     charset: str
     collation: str
     characters: int
@@ -270,6 +272,7 @@ def _column(row: _Found) -> MySQLColumn:
         scale=row.scale or 0,
         fraction=row.fraction if row.kind in {"timestamp", "datetime"} else None,
         counted=counted,
+        renewed="on update" in row.extra.lower(),
         charset=charset,
         collation=row.collation or "",
         characters=row.characters or 0,
