@@ -8,12 +8,14 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.nobody import nobody
@@ -258,6 +260,38 @@ def test_a_text_to_partition_by_that_no_folder_can_have_is_refused_and_null_is_n
     assert sorted(map(tuple, found.collect())) == [
         *((1, "de"), (2, None), (3, "01"), (4, " "), (5, "a=b/c%"), (6, "/" * 82 + "ab"))
     ]
+
+
+def counted(spark: SparkSession, folder: Path) -> list[int]:
+    """Return how many rows Spark and Arrow find."""
+    return [
+        spark.read.schema("n int").parquet(str(folder)).count(),
+        dataset.dataset(folder, format="parquet", partitioning="hive").count_rows(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "why"),
+    [
+        ("key", ["x._COPYING_"], r"column key has a text that ends with \._COPYING_"),
+        (".key", ["a"], r"partition_by=\('.key',\): .* begins with . or _"),
+        ("_key", ["a"], r"partition_by=\('_key',\): .* begins with . or _"),
+        ("k_.", ["._COPYING_x", "x._copying_", ".a", "_a"], ""),
+    ],
+)
+def test_a_folder_is_refused_if_a_reader_skips_it_and_no_other(
+    folder: Path, write: Write, sql: Any, spark: SparkSession, name: str, texts: list[str], why: str
+) -> None:
+    """Hadoop's name of a file that is being copied, and hidden names: of the rows that landed, readers found a part."""
+    query = f"select int(n), `{name}` from (select posexplode(array({str(texts)[1:-1]}, 'b')) as (n, `{name}`))"  # noqa: S608 - ours
+    rows = len(texts) + 1
+    plain = folder.parent / "plain"
+    sql(query).write.partitionBy(name).parquet(str(plain))
+    assert (counted(spark, plain) != [rows, rows]) == bool(why)
+    with pytest.raises((SettingsError, RowMismatch), match=why) if why else nullcontext():
+        write(1, query, partition_by=[name])
+    folder.mkdir(exist_ok=True)
+    assert counted(spark, folder) == ([0, 0] if why else [rows, rows])
 
 
 BAD, GOOD = "cast(X'FF' as string)", "'é'"

@@ -59,6 +59,11 @@ class Files:
             raise SettingsError(f"format={format!r}: use 'parquet' or 'json'")
         if isinstance(partition_by, str) or len(set(partition_by)) < len(partition_by):
             raise SettingsError(f"partition_by={partition_by!r}: give the names of columns, each once")
+        if any(name.startswith((".", "_")) for name in partition_by):
+            raise SettingsError(
+                f"partition_by={tuple(partition_by)!r}: a name begins with . or _, and readers skip such folders: "
+                "rename the column in the frame"
+            )
         self._folder, self._open = _located(os.fspath(folder))
         self._layout, self._shared = Layout(format, tuple(partition_by)), shared
 

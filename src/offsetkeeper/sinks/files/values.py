@@ -28,6 +28,9 @@ _ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
 """What Spark writes as %XX in the names of folders."""
 
 _LONGEST = 255  # bytes of a name
+_COPYING = "._COPYING_"
+"""The end of the name of a file that Hadoop is still copying: readers skip it, and a folder with such a name too."""
+
 _PARSER = "spark.sql.legacy.timeParserPolicy"
 _lock = Lock()
 _writing: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
@@ -79,6 +82,10 @@ def _problems(field: StructField, layout: Layout, spans: Sequence[_Span]) -> Ite
         yield (
             column.isin("", _NULL),
             f"has an empty text or {_NULL}, which would become null as the name of a folder: put another text there",
+        )
+        yield (
+            column.endswith(_COPYING),
+            f"has a text that ends with {_COPYING}: readers skip folders with such names, so put another text there",
         )
         yield column.contains("\0"), "has the character NUL, which no name of a folder can have: leave it out"
         longest = _LONGEST - 1 - len(re.sub(_ESCAPED, "%00", field.name).encode())
