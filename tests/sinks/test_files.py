@@ -183,6 +183,32 @@ def test_keys_that_json_does_not_keep_are_refused(write: Write, value: str) -> N
     write(1, "select map('a', 1) as n", format="json")
 
 
+@pytest.mark.parametrize("name", ["_corrupt_record", "broken"])
+def test_a_column_that_sparks_reader_of_json_fills_by_itself_is_refused(
+    folder: Path, write: Write, sql: Any, rows: Any, spark: SparkSession, name: str
+) -> None:
+    """It has the lines that are no JSON there, and null in all others: a column of the frame was null."""
+    setting = "spark.sql.columnNameOfCorruptRecord"
+    query = f"select 1 as n, struct('b' as {name}) as s, 'a' as {name}"
+    plain = str(folder.parent / "plain")
+    spark.conf.set(setting, name)
+    try:
+        sql(query).write.json(plain)
+        [found] = spark.read.json(plain).select(name, f"s.{name}").collect()
+        assert tuple(found) == (None, "b")
+        spark.conf.set(setting, "broken")
+        with pytest.raises(SinkMismatch, match=f"the frame has a column {name}, .*Rename it"):
+            write(1, query, format="json")
+        write(1, f"{query}s", format="json")
+        assert rows("batch", "n", f"s.{name}", f"{name}s", format="json") == [(1, 1, "b", "a")]
+        if name == "broken":
+            parted = str(folder.parent / "parted")
+            once(Path(parted), format="json", partition_by=[name]).write(sql(query), batch_of(1))
+            assert [*map(tuple, spark.read.json(parted).select(name).collect())] == [("a",)]
+    finally:
+        spark.conf.unset(setting)
+
+
 def test_names_that_differ_by_case_alone_are_refused(write: Write, spark: SparkSession) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:

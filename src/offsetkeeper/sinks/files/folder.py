@@ -43,6 +43,7 @@ _OWNER = f"{_HIDDEN}/owner"
 _BATCH = re.compile(r"batch=(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([0-9]+)-[0-9a-f]+")
 _FULL = "No space left on device", "Disk quota exceeded", "DSQuotaExceededException", "NSQuotaExceededException"
+_BROKEN = "spark.sql.columnNameOfCorruptRecord"
 _MARKS_SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 # By default Spark writes times as JSON in milliseconds, in the session's zone.
 _EXACT: Mapping[str, Mapping[str, str]] = {
@@ -254,11 +255,15 @@ class Output:
             )
 
     def _check_session(self, frame: DataFrame) -> None:
-        """Check that the session does not cut values: Parquet's writer has no option for it.
+        """Check that the session does not cut values, and that Spark's readers find them.
+
+        Parquet's writer has no option for the first.
 
         Raises:
-            SinkMismatch: it does.
+            SinkMismatch: it does, or they do not.
         """
+        if self.layout.format == "json":
+            self._check_names(frame)
         times = [field.name for field in frame.schema.fields if "timestamp" in field.dataType.simpleString()]
         if self.layout.format == "parquet" and times:
             found = frame.sparkSession.conf.get(TIMES)
@@ -267,6 +272,15 @@ class Output:
                     f"{TIMES} is {found}, which cuts column {times[0]} to milliseconds; nothing was written. Set "
                     "it to TIMESTAMP_MICROS, or cut the column in the frame"
                 )
+
+    def _check_names(self, frame: DataFrame) -> None:
+        filled = {"_corrupt_record", str(frame.sparkSession.conf.get(_BROKEN))}  # by default, and here
+        taken = [name for name in frame.columns if name in filled - {*self.layout.partition_by}]
+        if taken:
+            raise SinkMismatch(
+                f"the frame has a column {taken[0]}, where Spark's readers of JSON put broken lines ({_BROKEN}), "
+                "so that they find no value of the frame there; nothing was written. Rename it in the frame"
+            )
 
     def _sweep(self, following: int) -> None:
         """Delete the attempts that can never land."""
