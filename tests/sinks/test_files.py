@@ -14,9 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import dataset
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from fixtures.nobody import nobody
 from offsetkeeper.core.batch import Batch
@@ -41,6 +42,9 @@ from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
 
 KEY = MarkKey("shop", "")
+VARIANTS = ["parse_json('1.50')"] if hasattr(functions, "parse_json") else []
+"""A type of Spark 4."""
+
 HIDDEN = "_offsetkeeper"
 Write = Callable[..., object]
 
@@ -140,7 +144,7 @@ def test_a_schema_may_grow_and_shrink(write: Write, rows: Any) -> None:
         ("select 'a' as Item", "column Item is string, but item string in earlier"),
         ("select named_struct('a', 1) as item", "column item is struct<a:int>, but item string"),
         ("select 'a' as item, 1 as Batch", "has a column 'Batch'"),
-        ("select 'a' as item, make_interval(1) as span", "Spark cannot write the frame as parquet"),
+        ("select 'a' as item, make_interval(1) as span", "column span of the frame has the type interval"),
         ("select named_struct('a', 1, 'A', 2) as item", "column item of the frame has the names a and A"),
         ("select 'a' as item, 1 as x, 2 as x", "the frame has the name x twice"),
     ],
@@ -174,6 +178,24 @@ def test_times_come_back_to_the_microsecond(
         assert sorted(found) == sorted(spark.sql(query).selectExpr(*kept).collect())
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
+
+
+@pytest.mark.parametrize("value", ["{}", "array({})", "map('a', struct({} as b))"])
+@pytest.mark.parametrize("kind", ["interval '1' day", "interval '1-2' year to month", *VARIANTS])
+def test_a_type_that_readers_do_not_find_is_refused(folder: Path, write: Write, value: str, kind: str) -> None:
+    """Arrow found numbers, and bytes of a variant; JSON had other numbers of a variant."""
+    for kept in ("parquet", "json"):
+        with pytest.raises(SinkMismatch, match=r"column it of the frame has the type \w+.* cast it to string"):
+            write(1, f"select 1 as n, {value.replace('{}', kind)} as it", format=kept)
+    assert names(folder) == [HIDDEN]
+
+
+@pytest.mark.parametrize(("kept", "at"), [("parquet", "interval '1' day"), ("json", "interval '-1' day")])
+def test_what_is_cast_to_a_text_and_what_is_null_alone_is_kept(folder: Path, write: Write, kept: str, at: str) -> None:
+    write(1, f"select string({at}) as it, array() as none, array(null) as nothing", format=kept)
+    [file] = [each for each in folder.glob("batch=1/part-*") if each.stat().st_size]
+    found = json.loads(file.read_text("utf-8")) if kept == "json" else pq.ParquetFile(file).read().to_pylist()[0]
+    assert found == {"it": at.upper(), "none": [], "nothing": [None]}
 
 
 @pytest.mark.parametrize("value", ["map(date'2024-02-29', 1)", "array(map(X'00FF', 1))", "struct(map(1, 1) as a)"])

@@ -22,6 +22,12 @@ TIMES = "spark.sql.parquet.outputTimestampType"
 # its offset, so two of them may become one.
 _IN_FOLDERS = frozenset({"tinyint", "smallint", "int", "bigint", "boolean", "string", "date"})
 
+# Spark writes others as one of these, such as an interval as a number, and only Spark finds what they were.
+_ATOMS = frozenset(
+    {"byte", "short", "integer", "long", "float", "double", "decimal", "boolean", "string", "binary", "date"}
+    | {"timestamp", "timestamp_ntz", "void"}
+)
+
 
 class Layout(NamedTuple):
     """How the files of a folder are written.
@@ -131,6 +137,11 @@ def _check_kept(name: str, kind: Any, layout: Layout) -> None:
                     f"column {name} of the frame has a map with keys of type {kind.keyType.simpleString()}, which JSON "
                     "does not keep: cast them to string, or use format='parquet'"
                 )
+        case other if other not in _ATOMS:
+            raise SinkMismatch(
+                f"column {name} of the frame has the type {kind.simpleString()}, of which only Spark's readers find "
+                "the values: cast it to string"
+            )
     for each in inner:
         _check_kept(name, each, layout)
 
