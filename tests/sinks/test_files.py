@@ -250,6 +250,23 @@ def test_a_name_that_is_there_twice_is_refused(write: Write, kind: str, frame: s
         write(1, f"select {frame}", format=kind)
 
 
+@pytest.mark.parametrize("value", ["{}", "array(null, {})", "map('b', {})", "struct(1 as n, array(map('b', {})) as m)"])
+def test_a_map_that_has_a_key_twice_is_refused_in_json(folder: Path, write: Write, value: str) -> None:
+    """Its readers find one of the two values; those of Parquet find both."""
+    twice, once_each = (f"from_json('{text}', 'map<string,int>')" for text in ('{"a":1,"a":2}', '{"a":1,"A":2}'))
+    with pytest.raises(RowMismatch, match="column it has a map with a key that is there twice"):
+        write(1, f"select {value.replace('{}', twice)} as it", format="json")
+    write(1, f"select {value.replace('{}', once_each)} as it union all select null", format="json")
+    lines = [line for path in folder.glob("batch=1/*.json") for line in path.read_text("utf-8").splitlines()]
+    assert sorted('{"a":1,"A":2}' in line for line in lines) == [False, True]
+
+
+def test_a_map_that_has_a_key_twice_is_kept_in_parquet(folder: Path, write: Write) -> None:
+    write(1, """select from_json('{"a":1,"a":2}', 'map<string,int>') as it""")
+    [file] = folder.glob("batch=1/*.parquet")
+    assert pq.ParquetFile(file).read().to_pylist() == [{"it": [("a", 1), ("a", 2)]}]
+
+
 def test_a_session_that_cuts_times_is_refused(folder: Path, write: Write, spark: SparkSession) -> None:
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
     try:

@@ -99,6 +99,12 @@ def _problems(field: StructField, layout: Layout, spans: Sequence[_Span]) -> Ite
             no_text,
             "has a text that is not UTF-8, as a cast of bytes may give: use make_valid_utf8 in the frame, or bytes",
         )
+    twice = _any(column, field.dataType, _has_a_key_twice) if layout.format == "json" else None
+    if twice is not None:
+        yield (
+            twice,
+            "has a map with a key that is there twice, and readers of JSON find one of them: keep one in the frame",
+        )
     for span in spans:
         outside = _any(column, field.dataType, span.leaves_out)
         if outside is not None:
@@ -157,14 +163,21 @@ def _any(value: Column, kind: Any, wrong: Wrong) -> Column | None:
                 _among(f.map_values(value), kind.valueType, wrong),
             ]
         case _:
-            inner = [wrong(value, kind)]
-    found = [each for each in inner if each is not None]
+            inner = []
+    found = [each for each in (wrong(value, kind), *inner) if each is not None]
     return reduce(or_, found) if found else None
 
 
 def _among(values: Column, kind: DataType, wrong: Wrong) -> Column | None:
     possible = _any(f.lit(None), kind, wrong) is not None
     return f.exists(values, lambda each: _any(each, kind, wrong)) if possible else None  # type: ignore[arg-type, return-value]
+
+
+def _has_a_key_twice(value: Column, kind: DataType) -> Column | None:
+    if kind.typeName() != "map":
+        return None
+    keys = f.map_keys(value)
+    return f.size(f.array_distinct(keys)) < f.size(keys)
 
 
 def _is_no_text(value: Column, kind: DataType) -> Column | None:
