@@ -59,6 +59,33 @@ def test_an_upsert_needs_a_unique_index_on_its_key(
     table.prepare(ledger.store, ONCE)
 
 
+def test_an_upsert_into_a_table_with_heirs_is_refused(
+    spark: SparkSession, database: str, ledger: Ledger, batch: Batch, orders: Connection
+) -> None:
+    """Of a key that an heir had, there were two rows. An heir has its own index, and a trigger may know better."""
+    orders.execute("create unique index on orders (id)")
+    frame = spark.sql("select 1L as id, 2BD as amount")
+    words: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
+    table, trusted = (Table(database, "orders", **words, fewer_rows=each) for each in ("refuse", "as the table"))
+    table.prepare(ledger.store, ONCE)
+    orders.execute("create table heir (unique (id)) inherits (orders); insert into heir values (1)")
+    for each in (table, trusted):
+        assert "orders has the heir heir" in refusal(each, ledger)
+        with pytest.raises(Refused, match=r"the unique index on \(id\) does not know, .*give the heir itself"):
+            each.rows.write(frame, batch)
+    assert orders.execute("select id, amount from orders").fetchall() == [(1, None)]
+    Table(database, "heir", **words).rows.write(frame, batch)
+    assert orders.execute("select id, amount from orders").fetchall() == [(1, 2)]
+    orders.execute(
+        "create function sent() returns trigger language plpgsql as 'begin "
+        "insert into heir select new.* on conflict (id) do update set amount = excluded.amount + 1; return null; end'; "
+        "create trigger sent before insert on orders for each row execute function sent()"
+    )
+    trusted.rows.write(frame, batch)
+    assert orders.execute("select id, amount from orders").fetchall() == [(1, 3)]
+    Table(database, "orders").prepare(ledger.store, ONCE)
+
+
 def test_a_user_without_permissions_is_told_each_one(database: str, ledger: Ledger, orders: Connection) -> None:
     orders.execute("drop role if exists novice; create role novice login; create unique index on orders (id)")
     url = database.replace("postgres@", "novice@")

@@ -23,7 +23,8 @@ _FIND = """
         has_any_column_privilege(c.oid, 'select'), has_schema_privilege(current_schema(), 'create'),
         exists (select from pg_trigger t where t.tgtype & (4 | 16) <> 0 and not t.tgisinternal
             and (t.tgrelid = c.oid or t.tgrelid in (select relid from pg_partition_tree(c.oid)))),
-        (select min(rulename) from pg_rewrite where ev_class = c.oid and ev_type = '3' and is_instead)::text
+        (select min(rulename) from pg_rewrite where ev_class = c.oid and ev_type = '3' and is_instead)::text,
+        (select min(inhrelid::regclass::text) from pg_inherits where inhparent = c.oid and c.relkind = 'r')
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)"""
 # All tables that may get the rows: partitions, and where a trigger or a rule may send rows there, heirs too. A
 # partitioned table has no rows of its own.
@@ -326,6 +327,7 @@ class Relation(NamedTuple):
         create: whether the role may create tables in `workplace`.
         triggers: whether it, or a partition, has a trigger for inserts or updates, be it enabled or not.
         instead: a rule that does something else instead of an insert, or None.
+        heir: a table that inherits from it and is no partition, or None.
     """
 
     oid: int
@@ -340,6 +342,7 @@ class Relation(NamedTuple):
     create: bool
     triggers: bool
     instead: str | None
+    heir: str | None
 
 
 def find_table(connection: Connection, target: Target, address: str) -> Relation:
@@ -347,7 +350,7 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
 
     Raises:
         Refused: the table does not exist, or is a view or a foreign table, or rows in it may be lost or doubled, or go
-            elsewhere.
+            elsewhere; or heirs may have its keys too.
     """
     names = [name for name in (target.schema, target.table) if name]
     row = connection.execute(_FIND, [sql.Identifier(*names).as_string(connection)]).fetchone()
@@ -361,6 +364,12 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
         raise Refused(
             f"{address}: rule {relation.instead} of table {target} does something else instead of an insert, so it "
             'does not get all rows: give the table that gets them, or fewer_rows="as the table" if that is meant'
+        )
+    if target.key and relation.heir and not (target.fewer_rows and relation.triggers):
+        raise Refused(
+            f"{address}: table {target} has the heir {relation.heir}, whose rows the unique index on "
+            f"({', '.join(target.key)}) does not know, so a key could have a row in both: give the heir itself, or "
+            'make it a partitioned table; where a trigger puts the rows into heirs, give fewer_rows="as the table"'
         )
     return relation
 
