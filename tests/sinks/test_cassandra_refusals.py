@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,6 +75,29 @@ def test_tables_that_break_the_promise_are_refused_at_the_start(cassandra_shop: 
     shop.execute("ALTER KEYSPACE {} WITH durable_writes = false")
     shop.make(TABLE)
     refused("durable_writes = false")
+
+
+COMPACT = {
+    "item": "item text PRIMARY KEY, note text",
+    "item, n": "item text, n int, note text, PRIMARY KEY (item, n)",
+    "item, n, m": "item text, n int, m int, note text, PRIMARY KEY (item, n, m)",
+}
+
+
+def test_a_table_that_keeps_no_row_of_nulls_is_refused(cassandra_shop: Shop) -> None:
+    """A row whose values were all null vanished, and an upsert of nulls deleted its row."""
+    shop = cassandra_shop
+    for key, columns in COMPACT.items():
+        found = []
+        for options in (" WITH COMPACT STORAGE", ""):
+            shop.execute("DROP TABLE {}.orders")
+            shop.make(columns, options=options)
+            with pytest.raises(Refused, match="keeps no row without values") if options else nullcontext():
+                shop.lander(key=key.split(", "))
+            values = ", ".join(["'tea'", "1", "1"][: key.count(",") + 1])
+            shop.execute(f"INSERT INTO {{}}.orders ({key}, note) VALUES ({values}, null)")  # noqa: S608 - ours
+            found += shop.execute("SELECT count(*) FROM {}.orders")
+        assert found == [(0,), (1,)], key
 
 
 def test_what_the_user_may_not_do_is_said_at_the_start(cassandra_shop: Shop) -> None:

@@ -18,9 +18,12 @@ _KEYSPACE = "SELECT durable_writes FROM system_schema.keyspaces WHERE keyspace_n
 _REPLICATION = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s"
 _COMMIT_LOG = "SELECT name, value FROM system_views.settings WHERE name = 'commitlog_sync'"
 _TABLE = (
-    "SELECT gc_grace_seconds, default_time_to_live FROM system_schema.tables "
+    "SELECT gc_grace_seconds, default_time_to_live, flags FROM system_schema.tables "
     "WHERE keyspace_name = %s AND table_name = %s"
 )
+_COMPACT = frozenset({"dense", "super"})
+"""What Cassandra says of tables with the storage of its first releases; it may also leave `compound` out."""
+
 _COLUMNS = "SELECT column_name, type, kind FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
 
 
@@ -28,13 +31,19 @@ def find_columns(session: Session, target: Target) -> list[CassandraColumn]:
     """Return the columns of a table.
 
     Raises:
-        Refused: the table does not exist, has another key, or has counters.
+        Refused: the table does not exist, has another key, counters, or the compact storage.
         SinkError: the cluster could not be reached.
     """
     address = session.place.address
-    found = session.rows(_COLUMNS, (target.schema, target.table))
-    if not found or not session.rows(_TABLE, (target.schema, target.table)):  # a view has columns too
+    found, about = (session.rows(query, (target.schema, target.table)) for query in (_COLUMNS, _TABLE))
+    if not found or not about:  # a view has columns too
         raise no_table(target, address)
+    flags = {*(about[0][2] or ())}
+    if "compound" not in flags or flags & _COMPACT:
+        raise Refused(
+            f"{address}: table {target} is WITH COMPACT STORAGE, which keeps no row without values, so a row of nulls "
+            f"would vanish: create a table without it, or ALTER TABLE {_named(target)} DROP COMPACT STORAGE"
+        )
     columns = [CassandraColumn(name, kind, False, False, role not in IN_KEY, role) for name, kind, role in found]  # noqa: FBT003 - flags
     there = sorted(column.name for column in columns if column.in_key)
     if there != sorted(target.key):
@@ -60,7 +69,7 @@ def check_kept(session: Session, target: Target) -> None:
     """
     address = session.place.address
     [(durable,)] = session.rows(_KEYSPACE, (target.schema,))
-    [(grace, forgets)] = session.rows(_TABLE, (target.schema, target.table))
+    [(grace, forgets, _)] = session.rows(_TABLE, (target.schema, target.table))
     if not durable:
         raise Refused(
             f"{address}: keyspace {target.schema} has durable_writes = false, so a crash may lose rows of committed "
