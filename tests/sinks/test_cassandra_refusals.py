@@ -164,6 +164,20 @@ def test_an_empty_partition_key_is_refused(cassandra_shop: Shop) -> None:
     assert shop.mark() is None
 
 
+def test_nan_is_refused_where_each_form_of_its_bits_is_a_key(cassandra_shop: Shop) -> None:
+    """A partition is found by the bytes of its key; in a partition all NaN are one."""
+    shop, order, key = cassandra_shop, "item double, n double, note string", ["item", "n"]
+    shop.execute("DROP TABLE {}.orders")
+    shop.make("item double, n double, note text, PRIMARY KEY (item, n)")
+    for number, nan in enumerate((float("nan"), -float("nan")), 1):
+        shop.write(batch_of(number), [(0.5, nan, str(number))], order, way=shop.lander(key=key))
+        with pytest.raises(
+            RowMismatch, match=r"column item \(double\): nan is a key of its own for each form of its bits"
+        ):
+            shop.write(batch_of(number + 1), [(nan, 0.5, str(number))], order, way=shop.lander(key=key))
+    assert shop.execute("SELECT note FROM {}.orders") == [("2",)]
+
+
 def test_a_right_that_is_taken_away_is_no_record_s_fault(cassandra_shop: Shop) -> None:
     """The user may still write marks, but no rows."""
     shop, user = cassandra_shop, f"user_{uuid.uuid4().hex}"

@@ -35,6 +35,7 @@ class Limits(NamedTuple):
         blanks: whether the column keeps and compares blanks at the end of a text.
         finite: whether NaN and infinity do not fit.
         negative_zero: whether -0.0 and 0.0 are two values.
+        nan: whether NaN fits.
         form: regular expression of RE2 that a text must match as a whole; empty if there is none.
         bars: regular expression of RE2 for what no text may contain; empty if there is none.
         remedy: what to do about a text that `form` or `bars` refuses.
@@ -51,6 +52,7 @@ class Limits(NamedTuple):
     blanks: bool = True
     finite: bool = False
     negative_zero: bool = True
+    nan: bool = True
     form: str = ""
     bars: str = ""
     remedy: str = ""
@@ -168,9 +170,7 @@ def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
             pc.invert(pc.fill_null(pc.is_finite(values), fill_value=True)),
             "cannot be stored there: replace it, for example with nanvl",
         )
-    if not limits.negative_zero:
-        zeros = pc.and_(pc.equal(values, 0), pc.less(pc.divide(1.0, values.cast(pa.float64())), 0))
-        yield pc.fill_null(zeros, fill_value=False), "is a key equal to 0.0 there: add 0.0 to it in the frame"
+    yield from _of_two_forms(values, limits)
     if limits.characters is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.characters:
         yield pc.greater(pc.utf8_length(values), limits.characters), f"is longer than {limits.characters} characters"
     if limits.bytes is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.bytes:
@@ -181,6 +181,18 @@ def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
         yield pc.invert(pc.match_substring_regex(values, rf"(?s)\A(?:{limits.form})\z")), limits.remedy
     if limits.bars:
         yield pc.match_substring_regex(values, limits.bars), limits.remedy
+
+
+def _of_two_forms(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
+
+    if not limits.negative_zero:
+        zeros = pc.and_(pc.equal(values, 0), pc.less(pc.divide(1.0, values.cast(pa.float64())), 0))
+        yield pc.fill_null(zeros, fill_value=False), "is a key equal to 0.0 there: add 0.0 to it in the frame"
+    if not limits.nan:
+        nans = pc.fill_null(pc.is_nan(values), fill_value=False)
+        yield nans, "is a key of its own for each form of its bits: replace it in the frame, for example with nanvl"
 
 
 def _out_of_range(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from offsetkeeper.sinks.limits import Limits
-from offsetkeeper.sinks.table import Column
+from offsetkeeper.sinks.table import FRACTIONS, Column
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -88,6 +88,8 @@ def limits_of(column: CassandraColumn, *, alone: bool) -> Limits:
         alone: whether it is the whole partition key, which must not be empty.
     """
     limits = Limits(column.name, column.type, nullable=not column.in_key)
+    if column.kind == "partition_key" and column.type in FRACTIONS:  # in a partition, all NaN are one
+        return limits._replace(nan=False)
     if column.type == "timestamp":
         return limits._replace(digits=_DIGITS)
     if column.type in _UUID:

@@ -85,12 +85,13 @@ def limits_of(column: DeltaColumn, partitions: Collection[str], key: Collection[
     Args:
         column: the column.
         partitions: names of the columns that the table is partitioned by.
-        key: names of the columns of an upsert's key. A merge takes -0.0 and 0.0 for the same.
+        key: names of the columns of an upsert's key. A merge takes -0.0 and 0.0 for the same, and NaN of
+            other bits for another.
     """
     in_key = column.name in key
     limits = Limits(column.name, column.type, nullable=not (column.required or in_key))
     if in_key and isinstance(column.data_type, FloatType | DoubleType):
-        limits = limits._replace(negative_zero=False)
+        limits = limits._replace(negative_zero=False, nan=False)
     if column.name in partitions and column.data_type.typeName() == "string":
         limits = limits._replace(bars=r"\A\z", remedy="becomes null in a partition column: replace it in the frame")
     return limits
