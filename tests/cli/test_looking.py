@@ -368,6 +368,24 @@ def test_a_plan_leaves_a_pending_batch_to_its_query(url: str, fake: Fake) -> Non
     assert f"only query {query} can finish it, from its own checkpoint" in shown
 
 
+def test_a_replay_tells_what_elections_have_cut_beside_what_retention_has_deleted(url: str, fake: Fake) -> None:
+    ledger = group(url)
+    version = ledger.snapshot.version
+    ledger.place({A: Position(6)}, cuts={A: 6})
+    fake.held_[A] = Bounds(2, 20)
+    command = ("replay", "shop", "--version", f"{version}", "--brokers", "fake:9092")
+    shown = run(*command)
+    assert shown.exit_code == 1
+    assert "a\t0\t2\t6\t4\t2\t4\n" in shown.stdout
+    told = "elections have cut 4 of these offsets from the log, and other records may have them now"
+    assert f"note: retention has deleted 2 of these offsets; {told}\n" in shown.stdout
+    found = json.loads(run(*command, "--json").stdout)
+    assert (found["records"], found["lost"], found["cut"], found["stretches"][0]["cut"]) == (4, 6, 4, 4)
+    with pytest.raises(SettingsError, match=f"{told}: add --partial to read the rest"):
+        run(*command, "--output", "batch.jsonl")
+    assert not Path("batch.jsonl").exists()
+
+
 def begin(
     ledger: Ledger,
     *ranges: OffsetRange,

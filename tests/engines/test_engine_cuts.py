@@ -23,6 +23,7 @@ from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.doctor.collect import examine
 from offsetkeeper.operate.doctor.rules import diagnose
 from offsetkeeper.operate.lag import group_lag
+from offsetkeeper.operate.replay import plan_replay, plan_replay_of, replay_records
 from offsetkeeper.sinks import Idempotent
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServers
@@ -130,6 +131,21 @@ def kept(rows: list[str], elected: threading.Event) -> Callable[[Any, Batch], No
     return keep
 
 
+def replayed(cut: Cut) -> dict[str, tuple[list[str], int]]:
+    """Return what replays read of the first group, and how much they say is cut: of all, and of its two batches."""
+    old, lost = [entry.version for entry in cut.run.history() if entry.event == "commit"][:2]
+    with cut.run.ledger() as ledger, closing(KafkaCluster(cut.run.kafka.bootstrap)) as cluster:
+        made = {
+            "all": plan_replay(ledger, cluster),
+            "old": plan_replay_of(ledger, cluster, old),
+            "lost": plan_replay_of(ledger, cluster, lost),
+        }
+        return {
+            name: ([row["value"].decode() for row in replay_records(each, cluster)], each.cut)
+            for name, each in made.items()
+        }
+
+
 def test_a_run_stops_before_it_reads_and_goes_on_where_the_logs_part(cut: Cut) -> None:
     """It went on at offset 9, and never read four of the seven new records."""
     found = r"run 0: cut, stored 9, Kafka holds 0\.\.12 and was cut at offset 5 by the election"
@@ -139,10 +155,12 @@ def test_a_run_stops_before_it_reads_and_goes_on_where_the_logs_part(cut: Cut) -
     [told] = cut.findings
     assert told.startswith("topic run: the log of 1 partitions was cut before the position")
     assert cut.run.values == OLD + LOST
+    assert replayed(cut) == {"all": (OLD, 4), "old": (OLD, 0), "lost": ([], 4)}
     plan = cut.run.pipeline("run", policies=Policies(cut="beginning")).plan()
     assert (plan.counts()["cut"], plan.counts()["replayed"]) == (1, 5)
     assert cut.run.read("run", policies=Policies(cut="common")) == NEW
     assert cut.run.read("run") == []
+    assert replayed(cut) == {"all": (OLD + NEW, 0), "old": (OLD, 0), "lost": ([], 4)}
     findings = audit(cut.run.history(), cut.run.snapshot())
     assert [(each.kind, each.start, each.end) for each in findings] == [(Kind.CUT, 5, 9)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,10 +11,14 @@ import pyarrow as pa
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused
-from offsetkeeper.operate.replay import _between
-from offsetkeeper.operate.replay_plan import make_replay, record_fields
+from offsetkeeper.operate.replay import _between, plan_replay, plan_replay_of
+from offsetkeeper.operate.replay_plan import Replay, make_replay, record_fields
+from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelPlace, ModelTopic
+from offsetkeeper.testing.simulator.schedule import Budget, Schedule
 
 A = TopicPartition("a", 0)
 FOUND = {A: Bounds(10, 100, "id")}
@@ -64,6 +69,119 @@ def test_offsets_of_a_topic_that_was_made_again_are_refused() -> None:
     assert make_replay("g", [a(50, 60)], {A: Position(60)}, FOUND).size == 10
     with pytest.raises(Refused, match="created again since"):
         make_replay("g", [a(50, 60)], {A: Position(60, "old")}, FOUND)
+
+
+class Cut:
+    """A group that has read six records in two batches: versions 3 and 4 of its ledger."""
+
+    def __init__(self) -> None:
+        self.topic = ModelTopic("id", [(0, 6, 6)])
+        self.cluster = ModelCluster(
+            Schedule(lambda _: 0, Budget(0, 0)), ModelPlace("here", {"a": self.topic}), epochs=True
+        )
+        self.ledger = Ledger(MemoryStore(f"memory://{secrets.token_hex(8)}"), "g")
+        self.ledger.acquire()
+        self.place(0)
+        self.commit(0, 4)
+        self.commit(4, 6)
+
+    def place(self, offset: int, **cut: int) -> None:
+        """Set the position in the epoch of now; `cut` is where an election has cut the log, if it has."""
+        at = Position(offset, "id", "here", self.topic.epoch(0))
+        self.ledger.place({A: at}, cuts={A: cut["cut"]} if cut else {})
+
+    def commit(self, start: int, end: int) -> None:
+        """Commit a range."""
+        self.ledger.commit(self.ledger.batch([a(start, end)]))
+
+    def elect(self, lost: int, end: int) -> None:
+        """Elect a leader without so many records, and write others up to an end."""
+        self.topic.elect(0, lost)
+        self.topic.partitions[0] = (0, end, end)
+
+    def again(self, version: int = 0, **limits: Any) -> Replay:
+        """Plan a replay of a version, or of what limits say."""
+        if version:
+            return plan_replay_of(self.ledger, self.cluster, version)
+        return plan_replay(self.ledger, self.cluster, **limits)
+
+    def read(self, made: Replay) -> list[tuple[int, str]]:
+        """Return the offsets that a replay reads, each with what tells its record from others at that offset."""
+        return [(offset, record) for _, record, _, offset in self.cluster.read(made.ranges, made.topic_ids)]
+
+
+def firsts(end: int, start: int = 0) -> list[tuple[int, str]]:
+    return [(offset, "id") for offset in range(start, end)]
+
+
+@pytest.mark.parametrize("noted", [False, True], ids=["before a start has noted it", "after a start has noted it"])
+@pytest.mark.parametrize("end", [3, 5, 8])
+def test_records_that_have_the_offsets_of_others_are_not_read_for_them(end: int, *, noted: bool) -> None:
+    """An election cut the log at 3. A replay read the new records from there on, and said nothing."""
+    group = Cut()
+    group.elect(3, end)
+    if noted:
+        group.place(3, cut=3)
+        if end > 3:
+            group.commit(3, end)
+    first, second = (group.again(version) for version in (3, 4))
+    assert (group.read(first), first.lost, first.cut) == (firsts(3), 1, 1)
+    assert (group.read(second), second.lost, second.cut) == ([], 2, 2)
+    told = first.as_dict()
+    assert (told["records"], told["lost"], told["cut"], told["stretches"][0]["cut"]) == (3, 1, 1, 1)
+    whole = group.again()
+    new = [(offset, "id epoch 1") for offset in range(3, end)]
+    assert group.read(whole) == firsts(3) + (new if noted else [])
+    assert whole.cut == (0 if noted else 3)
+    if noted and end > 3:
+        assert group.read(group.again(group.ledger.snapshot.version)) == new
+
+
+def test_after_a_second_cut_the_lower_one_counts_and_an_unknown_one_leaves_nothing() -> None:
+    """The second one is above the first, and was not noted at first."""
+    group = Cut()
+    group.elect(4, 8)
+    group.place(2, cut=2)
+    group.commit(2, 8)
+    group.elect(3, 9)
+    for _ in range(2):
+        assert [group.read(group.again(version)) for version in (3, 4)] == [firsts(2), []]
+        assert group.read(group.again(6)) == [(offset, "id epoch 1") for offset in range(2, 5)]
+        group.place(5, cut=5)
+    group.place(0, cut=-1)
+    made = group.again(3)
+    assert (group.read(made), made.cut) == ([], 4)
+
+
+def test_an_election_that_lost_nothing_cuts_nothing_also_of_what_was_not_read() -> None:
+    group = Cut()
+    group.elect(0, 8)
+    made = group.again(start=2, end=8)
+    assert (group.read(made), made.lost) == ([*firsts(6, 2), (6, "id epoch 1"), (7, "id epoch 1")], 0)
+    assert [group.again(version).lost for version in (3, 4)] == [0, 0]
+
+
+def test_a_batch_is_known_to_be_cut_also_if_the_group_stands_before_it() -> None:
+    group = Cut()
+    group.ledger.rewind({A: Position(1, "id", "here")}, "again", force=True)
+    group.ledger.acquire()
+    group.place(1)
+    group.elect(3, 8)
+    assert (group.read(group.again(4)), group.again(4).cut) == ([], 2)
+
+
+def test_between_times_the_records_that_are_there_now_are_read() -> None:
+    group = Cut()
+    group.elect(3, 8)
+    made = group.again(start=datetime(1970, 1, 1, tzinfo=UTC))
+    assert (made.ranges, made.lost) == ((a(0, 6),), 0)
+
+
+def test_what_retention_and_a_cut_have_taken_is_counted_once() -> None:
+    [stretch] = make_replay("g", [a(5, 40)], {}, FOUND, cuts={A: 30}).stretches
+    assert (stretch.left, stretch.lost, stretch.cut) == (a(10, 30), 15, 10)
+    [stretch] = make_replay("g", [a(2, 9)], {}, FOUND, cuts={A: 4}).stretches
+    assert (stretch.left.size, stretch.lost, stretch.cut) == (0, 7, 5)
 
 
 def test_a_record_is_told_without_loss() -> None:

@@ -54,9 +54,7 @@ Output = Annotated[str, typer.Option(help="Write the records as JSON lines to th
 Process = Annotated[
     str, typer.Option(help="Call this function, given as module:function, with a Spark DataFrame and the batch.")
 ]
-Partial = Annotated[
-    bool, typer.Option("--partial", help="Read the rest even if retention has deleted a part of the records.")
-]
+Partial = Annotated[bool, typer.Option("--partial", help="Read the rest even if a part of the records is lost.")]
 
 
 def replay(
@@ -79,8 +77,9 @@ def replay(
 ) -> None:
     """Read records again without touching the group: no position moves, and no run is disturbed.
 
-    The command shows the ranges, and which records retention has deleted; --output or --process reads them. By default
-    the ranges start at the beginning and end at the group's positions. Exit code 1 if retention has deleted a part.
+    The command shows the ranges, and which records are lost: retention has deleted them, or an election has cut them
+    from the log. --output or --process reads the others. By default the ranges start at the beginning and end at the
+    group's positions. Exit code 1 if a part is lost.
 
     Example: offsetkeeper replay orders --version 1207 --output batch.jsonl
     """
@@ -103,7 +102,7 @@ def replay(
         if not (output or process):
             _show(made, as_json=as_json)
         elif made.lost and not partial:
-            raise SettingsError(f"retention has deleted {made.lost} of these offsets: add --partial to read the rest")
+            raise SettingsError(f"{made.losses}: add --partial to read the rest")
         elif output:
             count = _write(made, cluster, output)
             _done(made, f"{count} records written", as_json=as_json, quiet=output == "-")
@@ -118,13 +117,18 @@ def _show(made: Replay, *, as_json: bool) -> None:
     if as_json:
         say_json(made.as_dict())
         return
-    columns = ("topic", "partition", "from", "to", "records at most", "lost to retention")
-    rows = [(*each.left, each.left.size, each.lost or None) for each in made.stretches]
+    columns = ["topic", "partition", "from", "to", "records at most", "lost to retention"] + ["cut"] * bool(made.cut)
+    rows = [
+        (*each.left, each.left.size, (each.lost - each.cut) or None, *([each.cut or None] if made.cut else []))
+        for each in made.stretches
+    ]
     title = f"{made.group}: {made.size} offsets to read again"
     if made.since or made.before:
         times = " ".join(f"{word} {at.isoformat()}" for word, at in (("from", made.since), ("to", made.before)) if at)
         title = f"{made.group}: {made.size} offsets to look at, for records with a time {times}"
     say_table(columns, rows, title=title)
+    if made.cut:
+        say(f"note: {made.losses}")
     say("Nothing was read. Add --output or --process to read the records.")
 
 

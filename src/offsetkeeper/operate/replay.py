@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.offsets import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.errors import MissingExtra, NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.operate.replay_plan import Replay, make_replay
+from offsetkeeper.operate.replay_plan import Replay, cuts_since, make_replay
 from offsetkeeper.operate.reset_plan import positions_before
 from offsetkeeper.readers import Source, consume
 
@@ -39,7 +40,9 @@ def plan_replay(
 ) -> Replay:
     """Return the plan to read the records between two limits again; nothing changes.
 
-    Between two times these are exactly the records whose time lies there, whatever their order.
+    Between two times these are exactly the records whose time lies there, whatever their order. Between two offsets
+    these are the records that were there when the position was stored: if an election has cut some since, others are
+    not read for them.
 
     Args:
         ledger: ledger of the group.
@@ -71,7 +74,9 @@ def plan_replay(
         ends = _offsets(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
     wanted = [OffsetRange(*tp, starts.get(tp, 0), ends.get(tp, 1)) for tp in chosen]
     since, before = (at if isinstance(at, datetime) else None for at in (start, end))
-    return replace(make_replay(ledger.group, wanted, positions, bounds), since=since, before=before)
+    read = {tp: at._replace(offset=min(at.offset, ends[tp])) for tp, at in positions.items() if tp in there}
+    cuts = {} if since or before else _cuts(cluster, read, bounds)  # by time, it is the records that are there now
+    return replace(make_replay(ledger.group, wanted, positions, bounds, cuts), since=since, before=before)
 
 
 def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
@@ -88,7 +93,17 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
         what = "is not in its history" if entry is None else f"was made by {entry.event}, not by a batch"
         raise NotAllowed(f"version {version} of group {ledger.group!r} {what}: offsetkeeper history lists the versions")
     bounds = cluster.bounds_of_topics({r.topic for r in entry.ranges})
-    return make_replay(ledger.group, entry.ranges, positions_before(entries, snapshot.positions, version), bounds)
+    at = snapshot.positions
+    read = {tp: at[tp]._replace(offset=r.end) for r in entry.ranges if (tp := r.topic_partition) in at}
+    cuts = cuts_since(entries, version)
+    cuts |= {tp: min(common, cuts.get(tp, common)) for tp, common in _cuts(cluster, read, bounds).items()}
+    return make_replay(ledger.group, entry.ranges, positions_before(entries, at, version), bounds, cuts)
+
+
+def _cuts(cluster: Cluster, read: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+    """Ask where logs were cut before these offsets since the ledger has stored the positions."""
+    found = cluster.with_cuts(read, bounds)
+    return {tp: here.common for tp, here in found.items() if here.common is not None}
 
 
 def replay_batch(replay: Replay) -> Batch:

@@ -1,6 +1,7 @@
 """The plan of a replay: ranges to read again, without touching the group. Pure.
 
-The plan has, for each partition, the wanted range, the part that Kafka still holds, and the part lost to retention.
+The plan has, for each partition, the wanted range, the part that Kafka still holds, and the part that is lost:
+retention has deleted it, or an election has cut it from the log, and others may have its offsets now.
 A replay does not touch positions, owner and history.
 """
 
@@ -13,7 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from offsetkeeper.core.bounds import Bounds, Standing, known_ids, standing_of
-from offsetkeeper.core.offsets import OffsetRange, Position, Positions
+from offsetkeeper.core.model import NO_CUTS, Cuts, Entry
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.errors import Refused, listed
 
 
@@ -24,14 +26,16 @@ class Stretch:
     Attributes:
         wanted: the requested range.
         left: the part of `wanted` that Kafka still holds; it may be empty.
+        cut: number of offsets of `wanted` that an election has cut from the log.
     """
 
     wanted: OffsetRange
     left: OffsetRange
+    cut: int = 0
 
     @property
     def lost(self) -> int:
-        """Number of offsets lost to retention, an upper bound of records."""
+        """Number of offsets that are lost to retention or were cut, an upper bound of records."""
         return self.wanted.size - self.left.size
 
     def as_dict(self) -> dict[str, Any]:
@@ -44,6 +48,7 @@ class Stretch:
             "end": self.left.end,
             "records": self.left.size,
             "lost": self.lost,
+            "cut": self.cut,
         }
 
 
@@ -75,18 +80,45 @@ class Replay:
 
     @property
     def lost(self) -> int:
-        """Number of offsets that are lost to retention."""
+        """Number of offsets that are lost to retention or were cut."""
         return sum(each.lost for each in self.stretches)
+
+    @property
+    def cut(self) -> int:
+        """Number of offsets that elections have cut from the log."""
+        return sum(each.cut for each in self.stretches)
+
+    @property
+    def losses(self) -> str:
+        """What is lost, as a sentence; empty if nothing is."""
+        deleted = self.lost - self.cut
+        told = [f"retention has deleted {deleted} of these offsets"] if deleted else []
+        if self.cut:
+            told += [
+                f"elections have cut {self.cut} of these offsets from the log, and other records may have them now"
+            ]
+        return "; ".join(told)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""
         stretches = [each.as_dict() for each in self.stretches]
         times = {name: at.isoformat() for name, at in (("since", self.since), ("before", self.before)) if at}
-        return {"group": self.group, "records": self.size, "lost": self.lost, **times, "stretches": stretches}
+        return {
+            "group": self.group,
+            "records": self.size,
+            "lost": self.lost,
+            "cut": self.cut,
+            **times,
+            "stretches": stretches,
+        }
 
 
 def make_replay(
-    group: str, wanted: Iterable[OffsetRange], positions: Positions, bounds: Mapping[Any, Bounds]
+    group: str,
+    wanted: Iterable[OffsetRange],
+    positions: Positions,
+    bounds: Mapping[TopicPartition, Bounds],
+    cuts: Cuts = NO_CUTS,
 ) -> Replay:
     """Return the plan to read these ranges again.
 
@@ -95,17 +127,37 @@ def make_replay(
         wanted: the ranges; empty ones are ignored.
         positions: the positions when the ranges were read; they have the topic ids.
         bounds: the offsets that Kafka holds.
+        cuts: the offsets from which on other records may have taken the place of those that are wanted; -1 if that
+            offset is unknown.
 
     Raises:
         Refused: a partition does not exist, its topic was created again since, or the partition ends before the
             range does; or all ranges are empty.
     """
     ranges = sorted(r for r in wanted if r.size > 0)
-    wrong = [problem for r in ranges if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
+    uncut = [r._replace(end=min(r.end, cuts.get(r.topic_partition, r.end))) for r in ranges]
+    wrong = [problem for r in uncut if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
         raise Refused(f"nothing to replay:\n  {listed(wrong) or 'the requested ranges are empty'}")
-    stretches = tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges)
+    stretches = tuple(
+        _stretch(r, max(r.start, here.end), bounds[r.topic_partition].beginning)
+        for r, here in zip(ranges, uncut, strict=True)
+    )
     return Replay(group, stretches, known_ids({r.topic_partition: bounds[r.topic_partition] for r in ranges}))
+
+
+def cuts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, int]:
+    """Return where logs were cut since a version, as the history says: for each partition the lowest offset.
+
+    Args:
+        entries: the history, at least down to `version + 1`.
+        version: version of the ledger.
+    """
+    found: dict[TopicPartition, int] = {}
+    for entry in entries:
+        for tp, at in entry.cuts.items() if entry.version > version else ():
+            found[tp] = min(at, found.get(tp, at))
+    return found
 
 
 def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,6 +185,10 @@ def _text(value: bytes | None) -> str | dict[str, str] | None:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
+
+
+def _stretch(wanted: OffsetRange, end: int, beginning: int) -> Stretch:
+    return Stretch(wanted, _left(wanted._replace(end=end), beginning), wanted.end - end)
 
 
 def _left(wanted: OffsetRange, beginning: int) -> OffsetRange:
