@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from offsetkeeper.testing.simulator.chain_search import groups
 from offsetkeeper.testing.simulator.chains import Chain, Step
 from offsetkeeper.testing.simulator.kafka import TOPIC
 from offsetkeeper.testing.simulator.operators import reset_positions
-from offsetkeeper.testing.simulator.world import World
+from offsetkeeper.testing.simulator.world import Scenario, World
 
 T = TypeVar("T")
 GROUPS = {each.name: each for each in groups()}
@@ -97,10 +97,15 @@ class Counted:
         return {(e.topic_partition.partition, e.start, e.end) for e in found if e.kind is kind and e.topic_partition}
 
 
-@contextmanager
-def counted(group: str) -> Iterator[Counted]:
+def counted(group: str) -> AbstractContextManager[Counted]:
     """Make a group."""
-    chain = Chain(GROUPS[group])
+    return made(GROUPS[group])
+
+
+@contextmanager
+def made(scenario: Scenario) -> Iterator[Counted]:
+    """Make the group of a scenario."""
+    chain = Chain(scenario)
     try:
         yield Counted(chain)
     finally:

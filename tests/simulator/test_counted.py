@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,10 +21,10 @@ from offsetkeeper.operate.forget import Forgetting
 from offsetkeeper.operate.outlook import outlook
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
-from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelTopic
+from offsetkeeper.testing.simulator.kafka import FIRST, GROUP, TOPIC, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.operators import forget_positions
 from offsetkeeper.testing.simulator.world import World
-from simulator.counted import P0, P1, P2, Counted, counted, died
+from simulator.counted import GROUPS, P0, P1, P2, Counted, counted, died, made
 
 
 def test_what_a_dropped_batch_has_of_a_partition_that_does_not_move_is_named_and_comes_once() -> None:
@@ -370,3 +373,48 @@ def test_a_batch_that_an_undo_makes_pending_again_is_of_the_log_of_then() -> Non
         assert isinstance(refusal, StartRefused)
         assert "'orders 0 1 2' cannot be read: its log was cut at offset 1" in str(refusal)
         assert group.rows("two", "1 epoch 1") == {}
+
+
+@contextmanager
+def mirrored() -> Iterator[Counted]:
+    """Make a group that has read all, and goes on in a mirror with each record, and one more, at the same offset."""
+    scenario = GROUPS["marked, from the earliest"]
+    with made(replace(scenario, policies=replace(scenario.policies, elsewhere="keep"))) as group:
+        group.run()
+        there = ModelTopic("m", [(0, 3, 3), (0, 3, 3)])
+        group.world.cluster.place = ModelPlace("B", {TOPIC: there})
+        yield group
+
+
+def test_what_was_read_in_one_cluster_is_read_in_its_mirror() -> None:
+    """`verify` told gaps over all that was read before; a reset there said "read again 1", and three records came."""
+    with mirrored() as group:
+        group.run()
+        assert group.rows() == {(p, n): 1 for p in (0, 1) for n in (0, 1)}
+        assert group.rows(topic_id="m") == {(0, 2): 1, (1, 2): 1}
+        assert (group.findings(Kind.GAP), group.findings(Kind.OVERLAP)) == (set(), set())
+        [step] = group.reset("earliest", P0).steps
+        assert (step.replayed, step.skipped) == (3, 0)
+        group.run()
+        assert group.rows(topic_id="m") == {(0, 0): 1, (0, 1): 1, (0, 2): 2, (1, 2): 1}
+        assert (group.findings(Kind.GAP), group.findings(Kind.OVERLAP)) == (set(), {(0, 0, 3)})
+
+
+def test_what_was_read_in_a_mirror_is_read_where_the_group_comes_back_to() -> None:
+    with mirrored() as group:
+        first = group.world.cluster.name or group.world.cluster
+        place = ModelPlace(FIRST, {TOPIC: ModelTopic("1", [(0, 3, 3), (0, 4, 4)])})
+        group.run()
+        first.place = place
+        steps = group.reset({P0: 1, P1: 4}).steps
+        assert [(step.replayed, step.skipped) for step in steps] == [(2, 0), (0, 1)]
+        group.run()
+        assert group.rows() == {(0, 0): 1, (0, 1): 2, (0, 2): 1, (1, 0): 1, (1, 1): 1}
+        assert (group.findings(Kind.GAP), group.findings(Kind.OVERLAP)) == ({(1, 3, 4)}, {(0, 1, 3)})
+
+
+def test_a_reset_before_the_first_start_in_a_mirror_says_what_to_do_first() -> None:
+    """No reset can know that it is one: it counts the records there as others."""
+    with mirrored() as group:
+        plan = group.reset({P0: 1})
+        assert any("start there with Policies(elsewhere='keep') first" in note for note in plan.notes)

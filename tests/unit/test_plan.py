@@ -236,6 +236,9 @@ def test_another_cluster_is_known_whatever_ids_the_topics_have(ids: tuple[str | 
         assert outcome(only(made))[:3] == (Verdict.ELSEWHERE, start, f"elsewhere={policies.elsewhere}")
         assert only(made).skipped == skipped
         assert made.places == {P0: Position(start, ids[1], "B")}
+        assert made.mirror == (policies is keep)
+    assert planned(stored, found, keep, by_hand={P0: 3}).mirror  # its offsets are those of the mirror too
+    assert not planned(stored, {P0: found[P0]._replace(cluster_id="A", topic_id=ids[0])}, keep).mirror
 
 
 @pytest.mark.parametrize(("offset", "verdict"), [(1, Verdict.BELOW_BEGINNING), (10, Verdict.BEYOND_END)])

@@ -93,6 +93,9 @@ def test_an_older_release_is_not_told_where_a_log_was_cut() -> None:
     entry = Entry(1, "place", "c", 1, "h", moves={A: Move(Position(9), Position(5))}, cuts={A: 5, B: -1})
     assert read_entry(json.loads(json.dumps(entry_fields(entry))), 1, "here") == entry
     assert entry_in_format(entry, 3) == replace(entry, cuts={})
+    assert entry_in_format(replace(entry, mirror=True), 3) == replace(entry, cuts={})
+    with pytest.raises(CorruptStore):
+        read_entry(entry_fields(entry) | {"mirror": 1}, 1, "here")
     for wrong in ([["t", 0, -2]], [["t", 0, None]], [["t", -1, 5]], [[5]]):
         with pytest.raises(CorruptStore):
             read_entry(entry_fields(entry) | {"cuts": wrong}, 1, "here")

@@ -410,6 +410,8 @@ def test_a_cut_log_is_told_of_the_partitions_that_move() -> None:
     moved = decide(MINE, Place({A: Position(1)}, cuts={A: 1, B: 0}), AUTHOR)
     assert moved.entry.cuts == {A: 1}
     assert decide(MINE, Place({}, cuts={A: 1}), AUTHOR).entry.cuts == {}
+    back = decide(MINE, Rewind({A: Position(1)}, cuts={A: 1, B: 0}), AUTHOR)
+    assert (back.entry.event, back.entry.cuts) == ("rewind", {A: 1})
 
 
 def test_a_query_is_set_back_and_its_batch_dropped() -> None:

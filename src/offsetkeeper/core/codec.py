@@ -184,6 +184,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         **({"cuts": [[*tp, at] for tp, at in entry.cuts.items()]} if entry.cuts else {}),
         **({"having": entry.having} if entry.having else {}),
         **({"forgot": [[*tp, _stored(at)] for tp, at in entry.forgot.items()]} if entry.forgot else {}),
+        **({"mirror": True} if entry.mirror else {}),
     }
 
 
@@ -243,6 +244,7 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             cuts=_load_cuts(raw.get("cuts", [])),
             having=Having(raw.get("having", "")),
             forgot=_load_forgot(raw.get("forgot", [])),
+            mirror=_flag(raw.get("mirror", False)),
         )
     except GARBAGE as error:
         raise _no_entry(where, error) from None
@@ -578,6 +580,12 @@ def _moment(value: Any) -> int:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not a time")
     return int(min(max(value, 0), LATEST_MS))
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is not true or false")
+    return value
 
 
 def _natural(value: Any) -> int:

@@ -151,14 +151,16 @@ class Ledger:
         given: str = "",
         queries: Queries = NO_QUERIES,
         cuts: Cuts = NO_CUTS,
+        *,
+        mirror: bool = False,
     ) -> None:
-        """Store the start positions of these partitions; `given`, `queries` and `cuts` as in `rules.Place`.
+        """Store the start positions of these partitions; the other arguments as in `rules.Place`.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
         if positions or queries or (given and given != self.snapshot.given):
-            self._apply(rules.Place(positions, given, queries, cuts), reason)
+            self._apply(rules.Place(positions, given, queries, cuts, mirror), reason)
 
     def batch(self, ranges: Sequence[OffsetRange], query: QueryBatch | None = None) -> Batch:
         """Return these ranges as a batch with the id that they will be committed with; nothing is written.

@@ -170,6 +170,7 @@ class Entry:
         having: which outputs have the batch that was abandoned, settled, dropped by a rewind or an adoption, or taken
             over by another program. Entries of older releases do not say it.
         forgot: the positions that were taken out of the ledger; None if the store had lost the position.
+        mirror: whether the cluster that positions move to is a mirror, with each record at the same offset.
     """
 
     version: int
@@ -188,6 +189,7 @@ class Entry:
     cuts: Cuts = field(default_factory=dict)
     having: Having = Having.NONE
     forgot: Forgot = field(default_factory=dict)
+    mirror: bool = False
 
     @property
     def partitions(self) -> int:

@@ -65,7 +65,7 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
     """Return a history entry as a release of that format reads it."""
     if number == FORMAT:
         return entry
-    entry = replace(entry, having=Having.NONE, forgot={})
+    entry = replace(entry, having=Having.NONE, forgot={}, mirror=False)
     moves = {tp: Move(move.before and _older(move.before), _older(move.after)) for tp, move in entry.moves.items()}
     if entry.event != "commit":
         return replace(entry, moves=join_moves(moves, entry.counts), counts={}, cuts={})

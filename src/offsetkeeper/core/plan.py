@@ -187,10 +187,17 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The verdict and the start of every partition; `str()` is a summary for people, `as_dict()` is for JSON."""
+    """The verdict and the start of every partition; `str()` is a summary for people, `as_dict()` is for JSON.
+
+    Attributes:
+        group: the consumer group.
+        rows: one for each partition.
+        mirror: whether another cluster counts as a mirror, with each record at the same offset.
+    """
 
     group: str
     rows: tuple[PlanRow, ...] = field(repr=False)
+    mirror: bool = False
 
     @property
     def places(self) -> dict[TopicPartition, Position]:
@@ -328,7 +335,7 @@ def plan(
             rows.append(replace(_new(tp, here), stored=position))  # the topic is known again: it has grown since
         else:
             rows.append(_known(tp, position, here, policies))
-    return Plan(group, tuple(rows))
+    return Plan(group, tuple(rows), policies.elsewhere == "keep" and any(row.moves_cluster for row in rows))
 
 
 def _check_given(tp: TopicPartition, offset: int, here: Bounds | None) -> None:

@@ -97,13 +97,14 @@ class Place:
     """Set positions as the plan decided: first runs, new partitions, offsets from the user or from a policy.
 
     `given` is the digest of the offsets that the user gave for this start; empty if none. `queries` has the number of
-    the next batch of queries with state. `cuts` is as in `Entry`.
+    the next batch of queries with state. `cuts` and `mirror` are as in `Entry`.
     """
 
     positions: Mapping[TopicPartition, Position]
     given: str = ""
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
     cuts: Cuts = field(default_factory=lambda: NO_CUTS)
+    mirror: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,7 @@ class _Outcome:
     cuts: Cuts = field(default_factory=dict)
     having: Having = Having.NONE
     forgot: Forgot = field(default_factory=dict)
+    mirror: bool = False
 
 
 def state_of(snapshot: Snapshot, owner_id: str) -> tuple[Holder, bool]:
@@ -293,6 +295,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         cuts=outcome.cuts,
         having=outcome.having,
         forgot=outcome.forgot,
+        mirror=outcome.mirror,
     )
     return Change(before=snapshot, after=after, moves=_of_rows(snapshot, outcome.moves), entry=entry)
 
@@ -405,7 +408,7 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
         )
     outcome = _move(snapshot, event.positions, event.queries)
     outcome = _with_cuts(outcome, event.cuts)
-    return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given))
+    return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given), mirror=event.mirror)
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:

@@ -189,7 +189,8 @@ class Direct:
             waiting = self.ledger.snapshot.pending
             busy = waiting.partitions if waiting else set()
             places = {tp: at for tp, at in plan.places.items() if tp not in busy}
-            self.ledger.place(places, reason="plan", given=digest_of(self.asked.given), cuts=plan.cuts)
+            given_now = digest_of(self.asked.given)
+            self.ledger.place(places, reason="plan", given=given_now, cuts=plan.cuts, mirror=plan.mirror)
         return plan
 
     def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan, Offsets]:
@@ -242,7 +243,7 @@ class Direct:
         while not self.stop.is_set():
             began = environment.monotonic()
             plan = self._plan().check()
-            self.ledger.place(plan.places, reason="plan", cuts=plan.cuts)
+            self.ledger.place(plan.places, reason="plan", cuts=plan.cuts, mirror=plan.mirror)
             worked = self._next_batch(plan, ends)
             if ends is None:
                 self._pause(began, worked=worked)

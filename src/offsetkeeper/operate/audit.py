@@ -208,7 +208,7 @@ def what_was_read(
         chapters[tp][-1].cut(offset, snapshot.version, "")
     found = {}
     for tp, at in there.items():
-        chapter = next((each for each in chapters.get(tp, ()) if not is_another(each.at, at)), None)
+        chapter = next((each for each in chapters.get(tp, ())[::-1] if each.is_of(at)), None)
         found[tp] = NOTHING_READ if chapter is None else _read_of(chapter)
     return found
 
@@ -267,7 +267,7 @@ def _jumps(entry: Entry, known: _Known) -> Iterator[Discrepancy]:
         if tp in entry.cuts:
             common = entry.cuts[tp]
             found[-1].cut(common if common >= 0 else move.after.offset, entry.version, why)
-        _moved(found, move.after, entry.version, why if move.before is not None or tp in known.away else "")
+        _moved(found, move.after, entry, why if move.before is not None or tp in known.away else "")
         known.away.discard(tp)
     for tp, at in entry.forgot.items():
         if at is not None:
@@ -288,11 +288,13 @@ def _first(at: Position) -> Chapter:
     return Chapter(at, [Part(0, at.offset)])
 
 
-def _moved(chapters: list[Chapter], there: Position, version: int, why: str) -> None:
+def _moved(chapters: list[Chapter], there: Position, entry: Entry, why: str) -> None:
     """Jump; without a reason, the stored position was deleted, and a run has placed it again."""
-    if is_another(chapters[-1].at, there):
+    if entry.mirror:
+        chapters[-1].follow(there)
+    if not chapters[-1].is_of(there):
         _turn_to(chapters, there, Chapter(there._replace(offset=0), []))
-    chapters[-1].jump(there, version, why)
+    chapters[-1].jump(there, entry.version, why)
 
 
 def _edited(tp: TopicPartition, chapters: list[Chapter], there: Position, version: int) -> Iterator[Discrepancy]:
@@ -305,7 +307,7 @@ def _edited(tp: TopicPartition, chapters: list[Chapter], there: Position, versio
 
 def _turn_to(chapters: list[Chapter], there: Position, new: Chapter) -> None:
     """Go on with the chapter of a position's topic and cluster if the group was there before, else with a new one."""
-    known = next((number for number, each in enumerate(chapters) if not is_another(each.at, there)), None)
+    known = next((number for number in reversed(range(len(chapters))) if chapters[number].is_of(there)), None)
     chapters.append(new if known is None else chapters.pop(known))
 
 

@@ -1,6 +1,7 @@
 """The offsets of one partition that were committed, left out, or committed again, as its history says. Pure.
 
-A topic that was made again has other records under the same offsets: with it, a new chapter begins.
+A topic that was made again has other records under the same offsets: with it, a new chapter begins. The chapter goes on
+in another cluster if that is a mirror.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from offsetkeeper.core.bounds import is_another
+from offsetkeeper.core.identity import is_elsewhere
 from offsetkeeper.core.offsets import MAX_OFFSET, Position
 
 
@@ -37,6 +40,7 @@ class Chapter:
         perhaps: offsets that outputs without a mark may have, and that no batch has committed since.
         doubtful: offsets that were committed, and that such outputs may have had by then.
         copied: offsets that copies of the ledger have passed.
+        mirrors: positions of other clusters that have the same records.
     """
 
     at: Position
@@ -50,6 +54,16 @@ class Chapter:
     perhaps: list[Part] = field(default_factory=list)
     doubtful: list[Part] = field(default_factory=list)
     copied: list[Part] = field(default_factory=list)
+    mirrors: list[Position] = field(default_factory=list)
+
+    def is_of(self, there: Position) -> bool:
+        """Whether it is about the topic and the cluster of a position, or about a mirror of it."""
+        return not all(is_another(each, there) for each in (self.at, *self.mirrors))
+
+    def follow(self, there: Position) -> None:
+        """Go on in the cluster of a position, if that is another one: a mirror."""
+        if is_elsewhere(self.at.cluster_id, there.cluster_id):
+            self.mirrors += [self.at, there]
 
     def jump(self, there: Position, version: int, why: str) -> None:
         """Move the position without a commit."""

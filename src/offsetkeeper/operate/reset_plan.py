@@ -236,7 +236,8 @@ class ResetPlan:
             notes.append(
                 f"the positions are of the Kafka cluster {old}; the brokers, and the new ones, are of {new}. What the "
                 "group has read there before comes again too, and is not counted if the history does not reach back so "
-                "far"
+                "far. If it is a mirror, with each record at the same offset, start there with "
+                "Policies(elsewhere='keep') first, and reset then: else its records count as others"
             )
         if others := sorted({step.topic_partition.topic for step in self.steps if step.another}):
             notes.append(

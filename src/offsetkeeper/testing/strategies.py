@@ -141,6 +141,7 @@ def _entries(draw: st.DrawFn, after: Snapshot) -> Entry:
         counts=draw(st.dictionaries(_query_ids, st.builds(Count, st.none() | _counts, _counts), max_size=2)),
         cuts=draw(st.dictionaries(topic_partitions, st.just(-1) | offsets, max_size=2)),
         having=draw(st.sampled_from(Having)),
+        mirror=draw(st.booleans()),
     )
 
 
