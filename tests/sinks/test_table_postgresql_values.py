@@ -152,7 +152,7 @@ def encoded(database: str, batch: Batch, connection: Connection) -> Iterator[Cal
         connection.execute(f"create database \"{made[-1]}\" encoding '{encoding}' {how}".encode())
         url = f"{database.rpartition('/')[0]}/{made[-1]}"
         with psycopg.connect(url, autocommit=True) as other:
-            other.execute("create table shop (item varchar(9), padded char(1), many text[])")
+            other.execute("create table shop (item varchar(9), padded char(1), many text[], few varchar(3)[])")
         return url
 
     yield make
@@ -168,6 +168,18 @@ def test_texts_come_out_of_a_database_of_another_encoding(
     Table(url, "shop").rows.write(spark.sql("select 'ｱ日本' as item, array('é') as many"), batch)
     with psycopg.connect(url, client_encoding="utf8") as other:
         assert other.execute("select item, many from shop").fetchall() == [("ｱ日本", ["é"])]
+
+
+@pytest.mark.parametrize("column", ["'éééé  ' as item", "array('é  ') as few", "'é' as padded"])
+def test_a_database_in_sql_ascii_counts_bytes_and_would_cut_blanks_after_them(
+    spark: SparkSession, encoded: Callable[[str], str], batch: Batch, column: str
+) -> None:
+    """Two keys became one row."""
+    url = encoded("SQL_ASCII")
+    with pytest.raises(RowMismatch, match=r"column (item|few|padded)\b.* is longer than \d bytes"):
+        Table(url, "shop").rows.write(spark.sql(f"select {column}"), batch)
+    with psycopg.connect(url) as other:
+        assert other.execute("select count(*) from shop").fetchall() == [(0,)]
 
 
 @pytest.mark.parametrize("column", ["'\u00a6' as item", "'\u00a6' as padded", "array('\u00a6') as many"])

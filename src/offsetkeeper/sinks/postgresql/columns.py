@@ -266,7 +266,9 @@ def _limits_of_text(plain: Limits, column: PostgreSQLColumn) -> Limits:
     kind, modifier = column.kind, column.modifier
     plain = plain._replace(**_OF_ENCODINGS.get(column.encoding, {}))
     if kind in _LENGTHS:
-        return plain._replace(characters=modifier - 4 if modifier >= 0 else None, blanks=kind != "bpchar")
+        length = modifier - 4 if modifier >= 0 else None
+        plain = plain._replace(blanks=kind != "bpchar")
+        return plain._replace(bytes=length) if column.encoding == "SQL_ASCII" else plain._replace(characters=length)
     if kind in _TIMES:
         digits = _digits(column)
         form, like = (_CLOCK, "09:30:00") if kind == "time" else (_CLOCK + _OFFSET, "09:30:00+01")
