@@ -178,6 +178,19 @@ def test_nan_is_refused_where_each_form_of_its_bits_is_a_key(cassandra_shop: Sho
     assert shop.execute("SELECT note FROM {}.orders") == [("2",)]
 
 
+def test_a_decimal_is_refused_where_its_digits_are_of_the_key(cassandra_shop: Shop) -> None:
+    """1.50 and 1.500 are two partitions; in a partition they are one row."""
+    shop, key = cassandra_shop, ["item", "n"]
+    shop.execute("DROP TABLE {}.orders")
+    shop.make("item decimal, n decimal, note text, PRIMARY KEY (item, n)")
+    for number, (whole, fraction) in enumerate((("(5,0)", "(5,2)"), ("(20,0)", "(6,3)")), 1):
+        rows = f"select cast(7 as decimal{whole}) as item, cast(1.5 as decimal{fraction}) as n, '{number}' as note"
+        Once(shop.lander(key=key), "").write(shop.spark.sql(rows), batch_of(number))
+        with pytest.raises(SinkMismatch, match=r"column item: decimal.* has two keys for 1\.5 and 1\.50"):
+            shop.lander(key=key).stage(shop.spark.sql(rows).selectExpr("n as item", "n", "note"), batch_of(9))
+    assert shop.execute("SELECT note FROM {}.orders") == [("2",)]
+
+
 def test_a_right_that_is_taken_away_is_no_record_s_fault(cassandra_shop: Shop) -> None:
     """The user may still write marks, but no rows."""
     shop, user = cassandra_shop, f"user_{uuid.uuid4().hex}"

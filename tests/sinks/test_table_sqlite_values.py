@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,43 @@ def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start(
         shop.execute(f"create unique index i on stock (item collate {collation})")
     with pytest.raises(Refused, match=rf"column item \(TEXT\) of the key is compared by the collation {collation}"):
         Table(url, "stock", **UPSERT).prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+
+
+FRACTIONS = ("cast(1.5 as decimal(5,2))", "cast(1.5 as decimal(6,3))")
+WHOLE = ("cast(7 as decimal(5,0))", "cast(7 as decimal(15,0))")
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "found"),
+    [
+        ("text", FRACTIONS, []),
+        ("blob", FRACTIONS, []),
+        ("numeric", FRACTIONS, [(1.5, 1)]),
+        ("text", WHOLE, [("7", 1)]),
+        ("blob", WHOLE, [("7", 1)]),
+    ],
+)
+def test_a_decimal_is_one_key_whatever_its_digits_are_or_is_refused(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, declared: str, values: tuple[str, str], found: list[Any]
+) -> None:
+    """As a text, 1.50 is another key than 1.500; a release that has another type for the column made a second row."""
+    shop.execute(f"create table stock (item {declared} unique, n int)")
+    for number, value in enumerate(values):
+        frame = spark.sql(f"select {value} as item, {number} as n")
+        refused = pytest.raises(SinkMismatch, match=r"column item: decimal.* has two keys for 1\.5 and 1\.50: use NUM")
+        with nullcontext() if found else refused:
+            Table(url, "stock", **UPSERT).rows.write(frame, BATCH)
+    assert shop.execute("select * from stock").fetchall() == found
+
+
+def test_a_decimal_is_a_key_as_the_column_has_it_if_that_is_meant(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
+    shop.execute("create table stock (item text unique, n int)")
+    for number in range(2):
+        frame = spark.sql(f"select {FRACTIONS[0]} as item, {number} as n")
+        Table(url, "stock", same_keys="as the column", **UPSERT).rows.write(frame, BATCH)
+    assert shop.execute("select * from stock").fetchall() == [("1.50", 1)]
 
 
 def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant(

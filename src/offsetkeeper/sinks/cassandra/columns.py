@@ -77,6 +77,8 @@ def misfit(data_type: DataType, column: CassandraColumn) -> str:
         return "does not fit: it is static, so several rows of a batch would write it, and their order is unknown"
     if column.type not in _HOLDS:
         return "is not supported"
+    if column.kind == "partition_key" and getattr(data_type, "scale", 0) != 0:
+        return "has two keys for 1.5 and 1.50: use a whole number, or a column of text"
     return "" if data_type.typeName() in _HOLDS[column.type] else "does not fit: cast in the frame"
 
 

@@ -188,9 +188,12 @@ class SQLiteTable:
                 "into an ordinary table, and fill this one from it by a trigger"
             )
         [(encoding,)] = connection.execute("PRAGMA encoding")
+        keyed = () if self._target.same_keys else self._target.key
         strict = sqlite3.sqlite_version_info >= _STRICT_SINCE and connection.execute(_STRICT, [table]).fetchone()[0]
         return [
-            SQLiteColumn(name, kind, bool(r), bool(g), bool(n), affinity(kind, strict=bool(strict)), encoding)
+            SQLiteColumn(
+                name, kind, bool(r), bool(g), bool(n), affinity(kind, strict=bool(strict)), encoding, name in keyed
+            )
             for name, kind, r, g, n in connection.execute(_COLUMNS, [table])
         ]
 

@@ -62,10 +62,12 @@ class SQLiteColumn(Column):
     Attributes:
         affinity: of its type.
         encoding: of the file, as SQLite names it.
+        keyed: whether equal values must be one key there.
     """
 
     affinity: str
     encoding: str = "UTF-8"
+    keyed: bool = False
 
 
 def affinity(declared: str, *, strict: bool = False) -> str:
@@ -83,9 +85,11 @@ def misfit(data_type: DataType, column: SQLiteColumn) -> str:
         return "has no counterpart in SQLite: use to_json into a column of text"
     if name == "decimal" and getattr(data_type, "precision", 0) <= _DOUBLE_DIGITS and column.affinity == "NUMERIC":
         return ""
-    if column.affinity in _FITS[name]:
-        return ""
-    return f"does not fit: SQLite stores {column.affinity} there; cast in the frame"
+    if column.affinity not in _FITS[name]:
+        return f"does not fit: SQLite stores {column.affinity} there; cast in the frame"
+    if column.keyed and getattr(data_type, "scale", 0) != 0:
+        return 'has two keys for 1.5 and 1.50: use NUMERIC, or give same_keys="as the column" if that is meant'
+    return ""
 
 
 def limits(data_type: DataType, column: SQLiteColumn) -> Limits:
