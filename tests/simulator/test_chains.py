@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
+from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Positions, TopicPartition
+from offsetkeeper.operate import reset
 from offsetkeeper.operate.chapter import Chapter
 from offsetkeeper.testing.simulator import operators
 from offsetkeeper.testing.simulator.chain_search import Broken, exhaust_chains, groups, tried, wander_chains
-from offsetkeeper.testing.simulator.chains import LEADS, Step
+from offsetkeeper.testing.simulator.chains import CUT, LEADS, Step
 
 GROUPS = {each.name: each for each in groups()}
 KILLED = ((18, -1),)  # after it has begun a batch
 # Chains that have broken a promise, each with its group.
 FOUND = {
+    "what came into a log that no run had seen cut was neither read nor called skipped": (
+        "two marked, from the earliest",
+        (Step("run"), Step(CUT), Step("reset to the latest", 1, 3)),
+    ),
     "offsets below the first position that were read were called skipped": (
         "marked, from the latest",
         (
@@ -106,3 +118,13 @@ def test_previews_without_a_history_are_found_to_be_wrong(monkeypatch: pytest.Mo
     assert broken.promise.startswith("(p)")
     assert str(broken).count("\n") == 1 + len(broken.steps)
     assert tried(GROUPS[broken.scenario], broken.steps) == broken
+
+
+def test_a_reset_that_does_not_ask_whether_the_log_was_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unasked(_: Snapshot, cluster: Cluster, targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Any:
+        return cluster.with_open_transactions(targets, bounds)
+
+    monkeypatch.setattr(reset, "_with_targets", unasked)
+    broken = wander_chains("cuts", 100, [GROUPS["two marked, from the earliest"]])
+    assert isinstance(broken, Broken)
+    assert Step(CUT) in broken.steps

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.testing.simulator.chains import ACTS, DROPS, EVENTS, LEADS, Chain, Step
+from offsetkeeper.testing.simulator.chains import ACTS, CUT, DROPS, EVENTS, LEADS, Chain, Step
 from offsetkeeper.testing.simulator.schedule import Violation
 from offsetkeeper.testing.simulator.world import GOING_ON, Scenario
 
@@ -88,6 +88,9 @@ def drawn(chance: random.Random) -> tuple[Step, ...]:
         what = chance.choice([*ACTS])
         beside = -1 if what == "copy" else chance.choice((-1, -1, chance.randrange(25)))  # docs: stop the program first
         steps.append(Step(what, chance.choice((0, 0, 1, 2, 3)), chance.randrange(5), beside=beside))
+    if all(step.what != "forget" for step in steps):  # it does not ask whether the log was cut
+        for _ in range(chance.choice((0, 1, 2))):
+            steps.insert(chance.randrange(len(steps) + 1), Step(CUT))
     return tuple(steps)
 
 

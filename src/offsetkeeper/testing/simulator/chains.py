@@ -36,14 +36,15 @@ from offsetkeeper.testing.simulator.world import Scenario, World
 _PARTITIONS = ((), (TopicPartition(TOPIC, 0),), (TopicPartition(TOPIC, 1),), (TopicPartition(TOPIC, 2),))
 LEADS = "the name leads to the other cluster"
 DROPS = "run that drops"
+CUT = "the log is cut"
 
 
 class Step(NamedTuple):
     """A step of a chain.
 
     Attributes:
-        what: a name in `ACTS` or `EVENTS`; `LEADS`; "run", which runs until it is caught up; or `DROPS`, the same with
-            the policy that drops a pending batch.
+        what: a name in `ACTS` or `EVENTS`; `LEADS`; `CUT`; "run", which runs until it is caught up; or `DROPS`, which
+            has the policy that drops a pending batch.
         which: for an act, what it moves: 0 for all, else a partition and 1.
         number: an offset, or what else an act needs.
         faults: for a run, at which of its choices something goes wrong, and the number of the option; -1 kills it.
@@ -88,6 +89,7 @@ class Chain:
                 self._take(step)
                 if step.what != "copy":  # which brings the history of another store
                     self.previews.note_drops(before)
+            self.previews.look()
             last = self.world.schedule.add("last", partial(owner, self.world))
             before = self.world.store.state
             self._go(lambda _: 0)
@@ -102,10 +104,13 @@ class Chain:
 
     def _take(self, step: Step) -> None:
         world, number = self.world, len(self.world.schedule.actors)
+        self.previews.look()
         if step.what in EVENTS:
             EVENTS[step.what](world)
         elif step.what == LEADS:
             self._lead()
+        elif step.what == CUT:
+            _cut_the_log(world)
         elif step.what in {"run", DROPS}:
             world.dropping = step.what == DROPS
             world.schedule.add(f"run{number}", partial(owner, world))
@@ -150,6 +155,23 @@ class Chain:
         else:
             here = self.world.cluster.place
             self.world.cluster.place = next(place for place in self._places if place is not here)
+
+
+def _cut_the_log(world: World) -> None:
+    """Let a leader that lacks the last record of partition 0 be elected; others come, and no run notices.
+
+    Only where the group stands after all that any output has: what was read past a position cannot be told as lost.
+    """
+    topic, found = world.cluster.topics[TOPIC], world.store.state.snapshot
+    at = found.positions.get(_PARTITIONS[1][0])
+    beginning, stable, end = topic.partitions[0]
+    if at is None or at.topic_id != topic.topic_id or at.leader_epoch is None or found.pending or found.unsettled:
+        return
+    rows = (row.record for name in world.scenario.every_output for row in world.rows_of(name))
+    if stable != end or at.offset != stable or beginning == stable or any(r[2] == 0 and r[3] >= stable for r in rows):
+        return
+    topic.elect(0, 1)
+    topic.partitions[0] = (beginning, stable + 2, stable + 2)
 
 
 def _first_of(options: list[Option], actor: Any) -> int:

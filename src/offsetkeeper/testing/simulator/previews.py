@@ -17,7 +17,7 @@ from offsetkeeper.operate.audit import Kind, audit
 if TYPE_CHECKING:
     from offsetkeeper.operate.forget import Forgetting
     from offsetkeeper.operate.reset_plan import ResetPlan, Step
-    from offsetkeeper.testing.simulator.kafka import ModelPlace
+    from offsetkeeper.testing.simulator.kafka import ModelPlace, ModelTopic
     from offsetkeeper.testing.simulator.outputs import Record
     from offsetkeeper.testing.simulator.store import Past
     from offsetkeeper.testing.simulator.world import World
@@ -137,7 +137,12 @@ class Previews:
     def __init__(self, world: World, places: Iterable[ModelPlace]) -> None:
         self._world = world
         self._places = places
+        self._logs: dict[str, ModelTopic] = {}
         self._account = Account(self._broken, once=world.scenario.guarantee is Guarantee.EXACTLY_ONCE)
+
+    def look(self) -> None:
+        """Remember the logs that are there, by the ids of their topics: later ones may be made in their place."""
+        self._logs |= {topic.topic_id: topic for place in self._places for topic in place.topics.values()}
 
     def note(self, plan: ResetPlan, before: Snapshot) -> None:
         """Hold an act that was done just now against the rows that are there.
@@ -167,6 +172,11 @@ class Previews:
             away = {tp for tp in at if at[tp].cluster_id != here}  # nobody can see whether topics there were made again
             if again != {r for r in there if (r[1] in ids or TopicPartition(r[0], r[2]) in away) and _comes(r, at)}:
                 self._broken(f"of {sorted(there)} comes again, as the preview says: {sorted(again)}")
+        act = act._replace(
+            promised={self._now(record): promise for record, promise in act.promised.items()},
+            may_be_there=frozenset(map(self._now, act.may_be_there)),
+            restored=frozenset(map(self._now, act.restored)),
+        )
         self._account.acts.append(act)
         if self._world.scenario.history >= _WHOLE:
             self._check_truth(act)
@@ -176,7 +186,8 @@ class Previews:
         states = [*takewhile(lambda state: state is not before, self._world.store.state.states())]
         for state in reversed(states):
             if state.entry is not None and state.entry.event == "abandon":
-                records = frozenset(_records(state.entry.ranges, state.snapshot))
+                began = frozenset(_records(state.entry.ranges, state.snapshot))
+                records = began | frozenset(map(self._now, began))  # the log may have been cut since it was begun
                 rows = {name: self._rows(name) for name in self._world.scenario.every_output}
                 self._account.acts.append(Act({}, records, frozenset(), rows))
 
@@ -222,8 +233,13 @@ class Previews:
         there = world.cluster.records()
         for name in world.scenario.every_output:
             self._account.check(name, self._rows(name), there, unknown)
-        if world.scenario.history >= _WHOLE:
+        if world.scenario.history >= _WHOLE and not self._left_a_cut_log():
             self._check_findings()
+
+    def _left_a_cut_log(self) -> bool:
+        """Whether a log was cut that is not there any more: perhaps nobody noticed that before."""
+        here = {topic.topic_id for topic in self._world.cluster.topics.values()}
+        return any(log.lost and log.topic_id not in here for log in self._logs.values())
 
     def _check_findings(self) -> None:
         """Hold what `verify` finds against the rows: a gap is one in any output, and so is an overlap."""
@@ -269,7 +285,14 @@ class Previews:
             for positions in made[state.snapshot.change_id]:
                 reached |= {(tp, str(at.topic_id)): at.offset for tp, at in positions.items()}
         every = {(*tp, topic_id, n) for (tp, topic_id), end in reached.items() for n in range(end)}
-        return {(topic, topic_id, number, n) for topic, number, topic_id, n in every} - self._unknown()
+        found = {(topic, topic_id, number, n) for topic, number, topic_id, n in every}
+        return {*map(self._now, found)} - self._unknown()
+
+    def _now(self, record: Record) -> Record:
+        """Return the record that the log has now at the offset of a record: an election may have cut the log."""
+        name, topic_id, number, offset = record
+        found = self._logs.get(topic_id)
+        return record if found is None else (name, found.record_id(number, offset), number, offset)
 
     def _unknown(self, *, forgotten: bool = False) -> set[Record]:
         """Return the records before the first position of their partition, or before the first one after a `forget`."""
@@ -306,14 +329,13 @@ class Previews:
 def _promised(step: Step) -> Iterator[tuple[Record, Promise]]:
     """Yield what a step of a plan promises of records. It says nothing of the others."""
     tp, new = step.topic_partition, step.new
-    start = step.beginning if step.old is None or step.another else max(step.old, step.beginning)
     for offset in range(step.end):
         read = step.read.between(offset, offset + 1) > 0
         record = (tp.topic, str(new.topic_id), tp.partition, offset)
         if offset >= new.offset:
             again = step.read.perhaps_between(offset, offset + 1) > 0 or offset < step.read.began
             yield record, Promise.AGAIN if again else Promise.FRESH
-        elif offset >= start:
+        elif offset >= step.reached:
             yield record, Promise.OVER if read else Promise.SKIPPED
 
 
