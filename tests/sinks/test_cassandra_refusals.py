@@ -164,7 +164,7 @@ def test_an_empty_partition_key_is_refused(cassandra_shop: Shop) -> None:
     assert shop.mark() is None
 
 
-def test_nan_is_refused_where_each_form_of_its_bits_is_a_key(cassandra_shop: Shop) -> None:
+def test_a_number_of_several_forms_is_refused_where_each_is_a_key(cassandra_shop: Shop) -> None:
     """A partition is found by the bytes of its key; in a partition all NaN are one."""
     shop, order, key = cassandra_shop, "item double, n double, note string", ["item", "n"]
     shop.execute("DROP TABLE {}.orders")
@@ -175,6 +175,10 @@ def test_nan_is_refused_where_each_form_of_its_bits_is_a_key(cassandra_shop: Sho
             RowMismatch, match=r"column item \(double\): nan is a key of its own for each form of its bits"
         ):
             shop.write(batch_of(number + 1), [(nan, 0.5, str(number))], order, way=shop.lander(key=key))
+    assert shop.execute("SELECT note FROM {}.orders") == [("2",)]
+    for wrong, name in (((-0.0, 0.5), "item"), ((0.5, -0.0), "n")):  # a row beside that of 0.0
+        with pytest.raises(RowMismatch, match=rf"column {name} \(double\): -0.0 is a key equal to 0.0"):
+            shop.write(batch_of(3), [(*wrong, "3")], order, way=shop.lander(key=key))
     assert shop.execute("SELECT note FROM {}.orders") == [("2",)]
 
 

@@ -90,8 +90,8 @@ def limits_of(column: CassandraColumn, *, alone: bool) -> Limits:
         alone: whether it is the whole partition key, which must not be empty.
     """
     limits = Limits(column.name, column.type, nullable=not column.in_key)
-    if column.kind == "partition_key" and column.type in FRACTIONS:  # in a partition, all NaN are one
-        return limits._replace(nan=False)
+    if column.in_key and column.type in FRACTIONS:  # in a partition, all NaN are one
+        return limits._replace(negative_zero=False, nan=column.kind != "partition_key")
     if column.type == "timestamp":
         return limits._replace(digits=_DIGITS)
     if column.type in _UUID:
