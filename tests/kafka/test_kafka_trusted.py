@@ -181,6 +181,24 @@ def test_a_url_of_postgresql_has_libpq_load_and_write_nothing(setting: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("//h/d?gssdelegation=1", "//h/d?gssdelegation=0"),
+        ("//h/d?service=shop", "///d?service=shop"),
+        ("///d?service=shop&hostaddr=10.0.0.1", "//u:p@h/d?service=shop"),
+        ("//h/d?hostaddr=10.0.0.1", "//u:p@h/d?hostaddr=10.0.0.1"),
+        ("//h/d?hostaddr=10.0.0.1&sslmode=require", "//h/d?hostaddr=10.0.0.1&sslmode=verify-full"),
+    ],
+)
+def test_a_url_of_postgresql_sends_no_credential_of_this_machine_to_another_server(wrong: str, right: str) -> None:
+    """A password is looked up by the service or the host, and sent to whatever server the URL names."""
+    for opened in (open_store, lambda url: Table(url, "t")):
+        with pytest.raises(SettingsError, match=r"gssdelegation|beside a host"):
+            opened(f"postgresql:{wrong}")
+        opened(f"postgresql:{right}")
+
+
+@pytest.mark.parametrize(
     "url",
     [
         *(f"mysql://h/d?{name}=x" for name in ("init_command", "local_infile", "read_default_file", "plugin_dir")),

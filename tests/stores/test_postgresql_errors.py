@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
@@ -185,6 +185,15 @@ def test_a_database_that_is_read_only_for_now_is_worth_another_try(open_store: O
     with pytest.raises(StoreUnavailable, match="read-only"):
         store.apply(rewind(Snapshot("g"), 1))
     assert store.load("g") == Snapshot("g")
+
+
+def test_a_server_may_stand_in_the_settings_of_a_url(
+    open_store: Opener, server: PostgreSQLServer, database: str
+) -> None:
+    """As with a socket, or the service of a file: such a URL could not be parsed."""
+    parts = urlsplit(server.url(database))
+    settings = f"host={parts.hostname}&port={parts.port}&user={parts.username or ''}"
+    assert open_store(f"postgresql:///{database}?{settings}").load("nobody").version == 0
 
 
 @pytest.mark.parametrize("table", ["my offsets", 'quo"te', "x; DROP TABLE y", "{offsets}", "tabelle_für_alles"])

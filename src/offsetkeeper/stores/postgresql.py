@@ -415,13 +415,17 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
     if error := unknown_setting("the store's URL", read.given, (*_OWN, *sorted(known))):
         raise error
     _refuse_code(read.given)
+    parts, query = read.parts, urlencode(read.given, quote_via=quote)
     try:
-        found = conninfo_to_dict(read.parts._replace(query=urlencode(read.given, quote_via=quote)).geturl())
+        found = conninfo_to_dict(
+            f"postgresql://{parts.netloc}{parts.path}?{query}"
+        )  # `geturl` leaves // out before no host
     except (psycopg.Error, ValueError):  # the original message quotes the URL
         raise read.error(
             "cannot be parsed: write postgresql://user:password@host:port/database, and special characters in the "
             "password as %XX"
         ) from None
+    _refuse_senders(found)
     return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **_verifying(found), **found}
 
 
@@ -450,6 +454,27 @@ def _refuse_code(given: Mapping[str, str]) -> None:
         raise SettingsError("sslkey in the URL names a key in an OpenSSL engine, whose code would run: give a file")
     if wrong := next((name for name in _FILES if name in given), None):
         raise SettingsError(f"{wrong} is not taken from a URL: it names a file to write, or with more settings")
+
+
+def _refuse_senders(found: Mapping[str, object]) -> None:
+    """Check that no credential of this machine goes to a server that another part of the URL names.
+
+    Raises:
+        SettingsError: one would.
+    """
+    if found.get("gssdelegation", "0") != "0":
+        raise SettingsError("gssdelegation is not taken from a URL: it sends a Kerberos ticket to the server")
+    if "password" in found:
+        return
+    if "service" in found and not found.keys().isdisjoint({"host", "hostaddr"}):
+        raise SettingsError(
+            "service in the URL stands beside a host, which would get the password of the service: leave the host out"
+        )
+    if {"host", "hostaddr"} <= found.keys() and found.get("sslmode") != "verify-full":
+        raise SettingsError(
+            "hostaddr in the URL stands beside a host, and its server would get the password that a file has for the "
+            "host: give one of both, the password, or sslmode=verify-full"
+        )
 
 
 class Connections(Pool[Connection]):
