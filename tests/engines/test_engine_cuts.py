@@ -15,15 +15,16 @@ from pyspark.sql import SparkSession
 
 from engines.elections import SETTINGS, elect_follower, lose_follower, make_topics
 from engines.lab import LIMIT_S, QUICK, Lab
-from offsetkeeper import Batch, Policies
+from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.errors import RangeGone, StartRefused
+from offsetkeeper.errors import RangeGone, Refused, StartRefused
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.doctor.collect import examine
 from offsetkeeper.operate.doctor.rules import diagnose
 from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.operate.replay import plan_replay, plan_replay_of, replay_records
+from offsetkeeper.operate.reset import Shift, known_history, plan_reset
 from offsetkeeper.sinks import Idempotent
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServers
@@ -146,6 +147,15 @@ def replayed(cut: Cut) -> dict[str, tuple[list[str], int]]:
         }
 
 
+def reset(cut: Cut, to: Any, *, clip: bool = False) -> tuple[int, int, int, int | None]:
+    """Return what the preview of a reset of the first group says: where to, read again, skipped, and the cut."""
+    with cut.run.ledger() as ledger, closing(KafkaCluster(cut.run.kafka.bootstrap)) as cluster:
+        found = ledger.load()
+        plan = plan_reset(found, cut.run.store, cluster, to, clip=clip, history=known_history(ledger))
+    [step] = plan.steps
+    return step.new.offset, step.replayed, step.skipped, step.cut
+
+
 def test_a_run_stops_before_it_reads_and_goes_on_where_the_logs_part(cut: Cut) -> None:
     """It went on at offset 9, and never read four of the seven new records."""
     found = r"run 0: cut, stored 9, Kafka holds 0\.\.12 and was cut at offset 5 by the election"
@@ -156,6 +166,11 @@ def test_a_run_stops_before_it_reads_and_goes_on_where_the_logs_part(cut: Cut) -
     assert told.startswith("topic run: the log of 1 partitions was cut before the position")
     assert cut.run.values == OLD + LOST
     assert replayed(cut) == {"all": (OLD, 4), "old": (OLD, 0), "lost": ([], 4)}
+    assert reset(cut, "latest") == (12, 0, 7, 5)  # it said 3
+    assert reset(cut, {TopicPartition("run", 0): 2}) == (2, 3, 0, 5)  # it said 7
+    with pytest.raises(Refused, match="offset 8 means another record now: its log was cut at offset 5"):
+        reset(cut, Shift(-1))
+    assert reset(cut, Shift(-1), clip=True) == (5, 0, 0, 5)
     plan = cut.run.pipeline("run", policies=Policies(cut="beginning")).plan()
     assert (plan.counts()["cut"], plan.counts()["replayed"]) == (1, 5)
     assert cut.run.read("run", policies=Policies(cut="common")) == NEW
