@@ -265,6 +265,16 @@ def test_what_came_into_a_log_that_was_cut_is_read_or_counted_as_skipped(
         assert group.findings(Kind.GAP) == ({(0, 3, start)} if start > 3 else set())
 
 
+def test_a_time_between_two_records_is_that_of_the_later_one() -> None:
+    """A reset took the millisecond before: the record of that one came again."""
+    with counted("marked, from the earliest") as group:
+        group.run()
+        plan = group.reset(datetime(1970, 1, 1, microsecond=500, tzinfo=UTC), P0)
+        assert [(step.new.offset, step.replayed) for step in plan.steps] == [(1, 1)]
+        group.run()
+        assert group.rows() == {(0, 0): 1, (0, 1): 2, (1, 0): 1, (1, 1): 1}
+
+
 @pytest.mark.parametrize("to", [Shift(-1), "current"])
 def test_a_position_whose_records_were_cut_from_the_log_leads_to_no_other(to: Any) -> None:
     with counted("marked, from the earliest") as group:

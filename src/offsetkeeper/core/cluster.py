@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
 
 from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
@@ -13,6 +14,12 @@ from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import BrokerUnavailable
 
 Isolation = Literal["read_committed", "read_uncommitted"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def first_ms(at: datetime) -> int:
+    """Return the first millisecond since 1970 that is not before a time: the times of Kafka have no more digits."""
+    return -((_EPOCH - at) // timedelta(milliseconds=1))
 
 
 @dataclass(frozen=True, slots=True)

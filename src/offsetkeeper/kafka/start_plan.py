@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from offsetkeeper.core.batch import Batch, after
 from offsetkeeper.core.bounds import Bounds, Standing, cut_text, standing_of, unreadable
-from offsetkeeper.core.cluster import Cluster, TopicDescription
+from offsetkeeper.core.cluster import Cluster, TopicDescription, first_ms
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import (
     Position,
@@ -237,7 +237,7 @@ def _first(
     if start == "latest":
         return {tp: bounds[tp].end for tp in fresh}
     if isinstance(start, datetime):
-        return cluster.offsets_for_times(fresh, int(start.timestamp() * 1000))
+        return cluster.offsets_for_times(fresh, first_ms(start))
     return {tp: _within(tp, start[tp], bounds[tp]) for tp in fresh if tp in start}
 
 

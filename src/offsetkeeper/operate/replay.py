@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.cluster import Cluster, first_ms
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.errors import MissingExtra, NotAllowed, Refused, SettingsError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Limit = int | datetime | None
 
 
@@ -155,5 +154,5 @@ def _offsets(
     if isinstance(limit, datetime):
         if limit.tzinfo is None:
             raise SettingsError(f"{limit} has no time zone: add one, such as +00:00")
-        return cluster.offsets_for_times(there, -((_EPOCH - limit) // timedelta(milliseconds=1)))  # rounded up
+        return cluster.offsets_for_times(there, first_ms(limit))
     return default if limit is None else dict.fromkeys(there, limit)

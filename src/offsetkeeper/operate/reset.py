@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.cluster import Cluster, first_ms
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition
@@ -347,7 +347,7 @@ def _targets(
         if to.tzinfo is None:
             raise SettingsError(f"{to} has no time zone: add one, such as +00:00")
         check_exist(chosen, bounds)
-        times = cluster.offsets_for_times(chosen, int(to.timestamp() * 1000))
+        times = cluster.offsets_for_times(chosen, first_ms(to))
         return {tp: Position(offset) for tp, offset in times.items()}
     if isinstance(to, Shift) or to == "current":
         stored = snapshot.positions
