@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
 
 
+Where = tuple[str, int, int]
+"""Topic, partition and offset."""
 _WHOLE = 1000  # entries: no chain of the simulator has more
 
 
@@ -236,6 +238,15 @@ class Previews:
         if world.scenario.history >= _WHOLE and not self._left_a_cut_log():
             self._check_findings()
 
+    def _unasked(self) -> set[Where]:
+        """Return the offsets of logs that were cut which retention has deleted since: of these no run asks."""
+        return {
+            (name, number, offset)
+            for name, log in self._world.cluster.topics.items()
+            for number, (beginning, _, _) in enumerate(log.partitions)
+            for offset in range(beginning if log.lost else 0)
+        }
+
     def _left_a_cut_log(self) -> bool:
         """Whether a log was cut that is not there any more: perhaps nobody noticed that before."""
         here = {topic.topic_id for topic in self._world.cluster.topics.values()}
@@ -247,7 +258,7 @@ class Previews:
         every = [self._rows(name) for name in world.scenario.every_output]
         states = [state for state in world.store.state.states() if state.entry is not None]
         findings = audit([state.entry for state in reversed(states) if state.entry], world.store.state.snapshot)
-        told: dict[Kind, Counter[tuple[str, int, int]]] = {kind: Counter() for kind in Kind}
+        told: dict[Kind, Counter[Where]] = {kind: Counter() for kind in Kind}
         for each in findings:
             if each.topic_partition is None:
                 self._broken(f"verify finds {each}")
@@ -270,6 +281,8 @@ class Previews:
                 self._broken(f"verify does not say that {where} may be there {overlaps[where] + 1} times")
             for found in (*told.values(), gaps, overlaps):
                 del found[topic, partition, offset]
+        unasked = self._unasked()
+        told[Kind.GAP], gaps = (_without(found, unasked) for found in (told[Kind.GAP], gaps))
         if once and told[Kind.OVERLAP] != overlaps:
             self._broken(f"verify finds the overlaps {told[Kind.OVERLAP]}, and there are {overlaps}")
         if told[Kind.GAP] != gaps:
@@ -301,7 +314,7 @@ class Previews:
         first = began if forgotten else dict(began).items()  # the oldest, as the newest entry comes first
         return {(tp.topic, str(at.topic_id), tp.partition, n) for tp, at in first for n in range(at.offset)}
 
-    def _lost(self, most: Iterable[Record]) -> Counter[tuple[str, int, int]]:
+    def _lost(self, most: Iterable[Record]) -> Counter[Where]:
         """Return the offsets of batches that were lost and dropped: of outputs without marks no ledger knows them."""
         entries = [state.entry for state in self._world.store.state.states() if state.entry is not None]
         dropped = {
@@ -324,6 +337,10 @@ class Previews:
 
     def _broken(self, what: str) -> None:
         self._world.schedule.violate(f"(p) {what}")
+
+
+def _without(found: Counter[Where], where: Collection[Where]) -> Counter[Where]:
+    return Counter({each: times for each, times in found.items() if each not in where})
 
 
 def _promised(step: Step) -> Iterator[tuple[Record, Promise]]:
