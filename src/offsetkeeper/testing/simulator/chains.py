@@ -149,6 +149,9 @@ class Chain:
             self.previews.note(plan, done.before.snapshot)
 
     def _lead(self) -> None:
+        """Let the name lead elsewhere, unless a log here was cut: back here, no position would tell it."""
+        if self.world.cluster.cut:
+            return
         if len(self._places) == 1:
             lead_elsewhere(self.world)
             self._places.append(self.world.cluster.place)
