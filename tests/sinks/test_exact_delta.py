@@ -62,7 +62,7 @@ def sorted_pairs(value: dict[Any, Any]) -> list[Any]:
 class TestDelta(Exactness):
     """`DeltaTable`."""
 
-    whole, text, share = "int", "string", 0.5
+    whole, text, share = "int", "string", 0.4
 
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path, spark: Any) -> None:  # noqa: ARG002 - parses the types
