@@ -309,9 +309,7 @@ def test_two_ledgers_that_write_into_one_output_are_told(lab: Lab, name: str, ou
 
 
 def test_an_output_that_may_have_a_batch_must_not_be_left_out(lab: Lab, name: str, tmp_path: Path) -> None:
-    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db", after=dies)
-    with pytest.raises(Died):
-        run(lab, name, Outputs(one=one, two=two))
+    one, two = died(lab, name, tmp_path, after=dies)
     with pytest.raises(StartRefused, match="'two'"):
         run(lab, name, Outputs(one=one))
     run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)))
@@ -325,15 +323,26 @@ def findings(lab: Lab) -> list[tuple[Kind, int, int, int]]:
     return sorted((each.kind, each.topic_partition.partition, each.start, each.end) for each in every)  # type: ignore[union-attr]
 
 
+def died(lab: Lab, name: str, folder: Path, **hooks: Callable[[], object]) -> tuple[Marked, Marked]:
+    """Let a run die at its second output, before or after the batch lands there; the first output has it."""
+    one, two = Marked(folder / "one.db"), Marked(folder / "two.db", **hooks)
+    with pytest.raises(Died):
+        run(lab, name, Outputs(one=one, two=two))
+    return one, two
+
+
+def skip_partition_0(lab: Lab, name: str) -> None:
+    """Reset to the end: the pending batch is dropped, and partition 1 stays where it is."""
+    with lab.ledger() as ledger:
+        ledger.rewind({TopicPartition(name, 0): Position(2)}, "skip", force=True)
+
+
 def test_an_output_that_was_restored_gets_what_a_reset_has_dropped_and_left_in_its_partition(
     lab: Lab, name: str, tmp_path: Path
 ) -> None:
     """The ledger had noted that it has the batch: its records counted as done, and were in this output never more."""
-    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db", after=dies)
-    with pytest.raises(Died):
-        run(lab, name, Outputs(one=one, two=two))
-    with lab.ledger() as ledger:
-        ledger.rewind({TopicPartition(name, 0): Position(2)}, "skip", force=True)
+    one, two = died(lab, name, tmp_path, after=dies)
+    skip_partition_0(lab, name)
     one.path.unlink()
     both = Outputs(one=Marked(one.path), two=Marked(two.path))
     with pytest.raises(MarkBehind, match="--output one --sequence 0"):
@@ -351,11 +360,8 @@ def test_what_an_output_lacks_that_is_away_for_a_start_that_drops_comes_when_it_
     lab: Lab, name: str, tmp_path: Path
 ) -> None:
     """A reset has dropped the batch. The outputs that were there have it, so it counted as done for the other too."""
-    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db", before=dies)
-    with pytest.raises(Died):
-        run(lab, name, Outputs(one=one, two=two))
-    with lab.ledger() as ledger:
-        ledger.rewind({TopicPartition(name, 0): Position(2)}, "skip", force=True)
+    one, two = died(lab, name, tmp_path, before=dies)
+    skip_partition_0(lab, name)
     with pytest.raises(Died):
         run(lab, name, Outputs(one=Marked(one.path, before=dies)), policies=Policies(pending="drop"))
     run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)))
@@ -368,9 +374,7 @@ def test_what_an_output_lacks_that_is_away_for_a_start_that_drops_comes_when_it_
 def test_verify_says_what_an_output_has_twice_that_was_away_when_its_batch_was_dropped(
     lab: Lab, name: str, tmp_path: Path
 ) -> None:
-    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db", before=dies)
-    with pytest.raises(Died):
-        run(lab, name, Outputs(one=one, two=two))
+    one, two = died(lab, name, tmp_path, before=dies)
     with pytest.raises(Died):
         run(lab, name, Outputs(two=Marked(two.path, before=dies)), policies=Policies(pending="drop"))
     run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)), policies=Policies(pending="drop"))

@@ -90,7 +90,7 @@ class Tls:
         own: names of the settings with the client's own certificate, its key and the key's password.
         cert, key: paths of the client's own certificate and key; "" for none. A certificate may have its key with it.
         password: of the key.
-        der: whether the key may be in DER; then nothing is told of it.
+        der: whether the key may be in DER, of which nothing is checked.
         verify: whether a certificate must be valid and signed by one of the authorities.
         identity: whether it must also have the name or the address that the client connects to.
     """
@@ -107,21 +107,23 @@ class Tls:
     verify: bool = True
     identity: bool = True
 
-    def wrong_file(self) -> str:
-        """Return which file cannot be used on this machine, why, and what to do; empty if nothing is known."""
+    def check(self) -> None:
+        """Check that the files can be used on this machine, as far as that is known before a library opens them.
+
+        Raises:
+            SettingsError: one cannot; the message says which, why, and what to do.
+        """
         named, key = (self.own[1], self.key) if self.key else (self.own[0], self.cert)
         if self.key and not self.cert:
-            return f"{named} is given and no certificate: give it as {self.own[0]}"
+            raise SettingsError(f"{named} is given and no certificate: give it as {self.own[0]}")
         if self.folder and not Path(self.folder).is_dir():
-            return f"{self.setting}={self.folder} is no folder on {platform.node()}: check its path"
-        try:
-            _read(self.setting, self.ca, _CERTIFICATE, "certificate")
-            _read(self.own[0], self.cert, _CERTIFICATE, "certificate")
-            beside = "" if self.key else f", or give it as {self.own[1]}"
-            text = _read(named, key, _ANY if self.der else _KEY, "key", beside)
-        except SettingsError as error:
-            return str(error)
-        return self._wrong_key(key, text) if _PEM in text else ""
+            raise SettingsError(f"{self.setting}={self.folder} is no folder on {platform.node()}: check its path")
+        _read(self.setting, self.ca, _CERTIFICATE, "certificate")
+        _read(self.own[0], self.cert, _CERTIFICATE, "certificate")
+        beside = "" if self.key else f", or give it as {self.own[1]}"
+        text = _read(named, key, _ANY if self.der else _KEY, "key", beside)
+        if _PEM in text and (why := self._wrong_key(key, text)):
+            raise SettingsError(why)
 
     def _wrong_key(self, key: str, text: bytes) -> str:
         certificate, _, password = self.own
@@ -147,8 +149,7 @@ class Tls:
         Raises:
             SettingsError: a file is missing, or is not what it should be.
         """
-        if why := self.wrong_file():
-            raise SettingsError(why)
+        self.check()
         try:
             context = ssl.create_default_context(
                 cafile=self.ca or None, capath=self.folder or None, cadata=self.pem or None

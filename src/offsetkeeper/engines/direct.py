@@ -320,14 +320,8 @@ class Direct:
     def _unsettled(self, batch: Batch, query: str | None, landings: Mapping[str, Landing]) -> Situation:
         """Return all that decides what becomes of a batch that a reset dropped."""
         program = batch.program and self.asked.program(batch.program.topics)
-        joined = self._delivery_of(batch).outputs.joiners.keys()
         return replace(
-            self._situation(batch, (), landings),
-            batch=batch,
-            query=query,
-            marked=self._marked(batch),
-            joined=joined,
-            program=program,
+            self._situation(batch, (), landings), batch=batch, query=query, marked=self._marked(batch), program=program
         )
 
     def _marked(self, batch: Batch) -> Collection[str]:

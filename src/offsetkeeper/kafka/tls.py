@@ -79,9 +79,10 @@ def wrong_file(text: str, options: Mapping[str, str]) -> str:
     try:
         for name in _OTHERS.intersection(options):
             read_named(name, options[name])
+        _tls(options).check()
     except SettingsError as error:
         return str(error)
-    return _tls(options).wrong_file()
+    return ""
 
 
 def key_hint(text: str, options: Mapping[str, str]) -> str:

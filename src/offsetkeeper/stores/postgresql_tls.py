@@ -35,8 +35,7 @@ def check_files(libpq: Mapping[str, object]) -> None:
             raise SettingsError(
                 f"{name}={path} is not there, and no revoked certificate would be known: check its path"
             )
-    if why := _tls(libpq).wrong_file():
-        raise SettingsError(why)
+    _tls(libpq).check()
 
 
 def objection(libpq: Mapping[str, object]) -> str:

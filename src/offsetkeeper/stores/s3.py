@@ -309,8 +309,7 @@ class Connection:
         # boto3 must not retry by itself: it would find the object of its first try, and take it for another writer's.
         config = Config(retries={"total_max_attempts": 1}, connect_timeout=self._timeout, read_timeout=self._timeout)
         given = self._given.get
-        if why := self._tls.wrong_file():
-            raise SettingsError(why)
+        self._tls.check()
         session = boto3.session.Session(
             aws_access_key_id=given("access_key"),
             aws_secret_access_key=given("secret_key"),
