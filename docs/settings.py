@@ -13,8 +13,8 @@ import typer
 from offsetkeeper import OnMismatch, Pipeline, Policies
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
+from offsetkeeper.clients.url import UrlSettings
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table, Topic
-from offsetkeeper.stores.base import StoreSettings
 
 ARGUMENTS: dict[str, Callable[..., Any]] = {
     "Pipeline": Pipeline,
@@ -45,7 +45,7 @@ def page() -> str:
         "",
         "Settings that stores share. [Stores](../stores.md) says which store has more of its own.",
         "",
-        *_table(("setting", "default", "what it does"), arguments(StoreSettings)),
+        *_table(("setting", "default", "what it does"), arguments(UrlSettings)),
         "",
         "## offsetkeeper.toml",
         "",

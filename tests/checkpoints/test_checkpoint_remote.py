@@ -41,10 +41,10 @@ from offsetkeeper.checkpoint import (
 from offsetkeeper.checkpoint.files import ServerClock, ahead_s
 from offsetkeeper.checkpoint.hdfs import HdfsFiles, open_hdfs
 from offsetkeeper.cli.main import app
+from offsetkeeper.clients.hdfs import WebHdfs
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Fenced, MissingExtra, Refused, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.hdfs import WebHdfs
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.kafka import KafkaServer
@@ -357,7 +357,7 @@ def test_a_place_that_cannot_be_one_is_told(url: str, told: str) -> None:
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("offsetkeeper.checkpoint.hdfs", "offsetkeeper.stores.hdfs"):
+    for name in ("offsetkeeper.checkpoint.hdfs", "offsetkeeper.clients.hdfs"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtra, match=r"webhdfs:// needs the library 'httpx': pip install 'offsetkeeper\[hdfs\]'"):

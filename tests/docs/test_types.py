@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession, types
 
 from docs.pages import hold
 from offsetkeeper import Batch, OffsetRange
+from offsetkeeper.clients.mysql import Connections, read_url
 from offsetkeeper.errors import SinkMismatch
 from offsetkeeper.sinks import Topic
 from offsetkeeper.sinks.cassandra import columns as cassandra
@@ -31,7 +32,6 @@ from offsetkeeper.sinks.mysql import columns as mysql
 from offsetkeeper.sinks.postgresql import columns as postgresql
 from offsetkeeper.sinks.sqlite import columns as sqlite
 from offsetkeeper.sinks.table import Column, Target
-from offsetkeeper.stores.mysql import Connections, read_url
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.mariadb import MariaDBServer
 from sinks import test_exact_files as exact

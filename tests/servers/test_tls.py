@@ -25,13 +25,13 @@ import pytest
 
 from fixtures.certificates import ELSEWHERE, Certificates, Pair
 from fixtures.tls_gate import TlsGate, after_postgresql_asks, at_once
+from offsetkeeper.clients.mysql import read_url
+from offsetkeeper.clients.postgresql import read_url as read_postgresql
+from offsetkeeper.clients.tls import read_tls
 from offsetkeeper.errors import Refused, SettingsError, SinkError, StoreUnavailable
 from offsetkeeper.sinks.cassandra.url import read_place
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.stores import open_store
-from offsetkeeper.stores.mysql import read_url
-from offsetkeeper.stores.postgresql import read_url as read_postgresql
-from offsetkeeper.stores.tls import read_tls
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.s3 import S3Server

@@ -442,13 +442,13 @@ class TestS3:
         prepared(uri, storage_options=options)
         assert "could not be tried" not in caplog.text
         monkeypatch.setitem(sys.modules, "boto3", None)
-        monkeypatch.delitem(sys.modules, "offsetkeeper.stores.s3")
+        monkeypatch.delitem(sys.modules, "offsetkeeper.clients.s3")
         prepared(uri, storage_options=options)
         assert "could not be tried" in caplog.text
         assert "boto3 is missing: pip install 'offsetkeeper[s3]'" in caplog.text
         caplog.clear()
         monkeypatch.undo()
-        monkeypatch.setattr("offsetkeeper.stores.s3.Connection.overwrites", _away)
+        monkeypatch.setattr("offsetkeeper.clients.s3.Connection.overwrites", _away)
         prepared(uri, storage_options=options)
         assert "a commit whose name is taken: not now" in caplog.text
 

@@ -17,14 +17,14 @@ from typing import Any, Self
 
 import pytest
 
+from offsetkeeper.clients.hdfs import OWN, WebHdfs
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.sinks.cassandra.url import read_place
 from offsetkeeper.stores import open_store
-from offsetkeeper.stores.base import read_url
-from offsetkeeper.stores.hdfs import OWN, WebHdfs
 
 CHANGE = rules.decide(
     Snapshot("g"), rules.Rewind({TopicPartition("a", 0): Position(1)}), rules.Author("me", "me", 0, "id")

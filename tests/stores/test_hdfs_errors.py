@@ -15,6 +15,8 @@ import pytest
 from fixtures.certificates import Certificates
 from fixtures.tls_gate import TlsGate
 from offsetkeeper.checkpoint.folder import open_files
+from offsetkeeper.clients.hdfs import OWN, WebHdfs
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import (
@@ -26,8 +28,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores import open_store
-from offsetkeeper.stores.base import read_url
-from offsetkeeper.stores.hdfs import OWN, HDFSStore, WebHdfs, _Folder
+from offsetkeeper.stores.hdfs import HDFSStore, _Folder
 from offsetkeeper.testing.conformance.served import commit_of
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
@@ -205,8 +206,8 @@ def test_of_a_file_that_is_too_large_no_more_than_that_is_read(url: str, monkeyp
     store, checkpoint = HDFSStore(url), open_files(url)
     Ledger(store, "g", retry_timeout_s=5).acquire()
     assert store.load("g").version == 1
-    monkeypatch.setattr("offsetkeeper.stores.hdfs.LARGEST_STORED", 10)
-    monkeypatch.setattr("offsetkeeper.stores.base.LARGEST_STORED", 10)
+    monkeypatch.setattr("offsetkeeper.clients.hdfs.LARGEST_STORED", 10)
+    monkeypatch.setattr("offsetkeeper.clients.url.LARGEST_STORED", 10)
     with pytest.raises(Refused, match=r"g/000000000001\.json was not read: it has 11 bytes or more"):
         store.load("g")
     with pytest.raises(Refused, match=r"g/000000000001\.json was not read: it has 11 bytes or more"):

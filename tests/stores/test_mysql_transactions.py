@@ -13,12 +13,13 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor, SSCursor
 
+from offsetkeeper.clients.mysql import Connection
+from offsetkeeper.clients.mysql_server import database_identity
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import Fenced, NotAllowed, StoreUnavailable
-from offsetkeeper.stores.mysql import MySQLStore, database_identity
-from offsetkeeper.stores.mysql.connections import Connection
+from offsetkeeper.stores.mysql import MySQLStore
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
 

@@ -11,11 +11,12 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from offsetkeeper.clients.postgresql_server import database_identity
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import NotAllowed, SinkError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.postgresql import PostgreSQLStore, database_identity
+from offsetkeeper.stores.postgresql import PostgreSQLStore
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
 

@@ -271,7 +271,7 @@ def test_an_object_that_is_too_large_is_not_read(url: str, monkeypatch: pytest.M
     store, checkpoint = S3Store(url), open_files(url)
     Ledger(store, "g", retry_timeout_s=5).acquire()
     assert store.load("g").version == 1
-    monkeypatch.setattr("offsetkeeper.stores.base.LARGEST_STORED", 10)
+    monkeypatch.setattr("offsetkeeper.clients.url.LARGEST_STORED", 10)
     with pytest.raises(Refused, match=r"g/000000000001\.json was not read: it has \d+ bytes or more"):
         store.load("g")
     with pytest.raises(Refused, match=r"g/000000000001\.json was not read: it has \d+ bytes or more"):

@@ -21,14 +21,14 @@ from thriftpy2.transport import TBufferedTransport, TSocket
 
 from offsetkeeper.checkpoint.hdfs import open_hdfs
 from offsetkeeper.checkpoint.s3 import open_s3
+from offsetkeeper.clients.mysql import read_url
+from offsetkeeper.clients.mysql_tls import connectable
 from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
 from offsetkeeper.sinks.mysql.task import insert_rows
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore, connections
 from offsetkeeper.stores.hbase.tables import DOCUMENT, HISTORY, LEDGER, OFFSETS
-from offsetkeeper.stores.mysql import read_url
-from offsetkeeper.stores.mysql_tls import connectable
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.stores.zookeeper.nodes import load_row
 from stores.test_foreign_answers import CHANGE, Listener, http, little

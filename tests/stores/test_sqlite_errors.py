@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.clients.sqlite import database_identity
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Snapshot
@@ -30,7 +31,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.stores.sqlite import SQLiteStore, database_identity
+from offsetkeeper.stores.sqlite import SQLiteStore
 
 A = TopicPartition("a", 0)
 NOBODY = 65534

@@ -10,13 +10,13 @@ from typing import Any
 import pymysql
 import pytest
 
+from offsetkeeper.clients.mysql_tls import connectable
+from offsetkeeper.clients.postgresql import _is_hopeless
 from offsetkeeper.core import tls
 from offsetkeeper.core.tls import Tls, of_all
 from offsetkeeper.errors import MissingExtra
 from offsetkeeper.kafka import clients
 from offsetkeeper.kafka.clients import library
-from offsetkeeper.stores.mysql_tls import connectable
-from offsetkeeper.stores.postgresql import _is_hopeless
 
 FAILED = 'connection to server at "{}", port 5432 failed: '
 WRONG = "SSL error: certificate verify failed"

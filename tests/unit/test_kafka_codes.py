@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from offsetkeeper import errors
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, OutcomeUnknown, UnknownTopic
 from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, CodeVerdict, broker_error, judge
-from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java

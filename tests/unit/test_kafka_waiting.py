@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, UnknownTopic
@@ -17,7 +18,6 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.readers import Source, consume, messages
-from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.testing.clock import no_waiting
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from offsetkeeper.stores.pool import Pool
+from offsetkeeper.clients.pool import Pool
 
 
 class Connection:

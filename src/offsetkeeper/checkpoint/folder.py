@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
+from offsetkeeper.clients.url import check_size
 from offsetkeeper.core.outside import LARGEST_STORED
 from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.core.store import needing_extra
 from offsetkeeper.core.urls import is_url, scheme_of, shown_location, split_url, url_error
 from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable
-from offsetkeeper.stores.base import check_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of, no_more
+from offsetkeeper.clients.hdfs import OWN, WebHdfs, statuses
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core import environment
 from offsetkeeper.errors import Refused, StoreError
-from offsetkeeper.stores.base import read_url
-from offsetkeeper.stores.hdfs import OWN, WebHdfs, statuses
 
 _DEEPEST = 100
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of, no_more
+from offsetkeeper.clients.s3 import OWN, PROBE, Connection
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.stores.base import read_url
-from offsetkeeper.stores.s3 import OWN, PROBE, Connection
 
 _MISSING = {"NoSuchKey", "404"}
 
@@ -59,7 +59,7 @@ class S3Files:
     def read(self, name: str) -> bytes | None:
         """See `Files.read`."""
         found = self._connection.read(self._key(name))
-        return None if found is None else found.content
+        return None if found is None else found[0]
 
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""

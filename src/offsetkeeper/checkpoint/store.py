@@ -10,12 +10,12 @@ from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.checkpoint.log_format import lowest_offsets
 from offsetkeeper.checkpoint.logs import Logs
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.batch import check_query
 from offsetkeeper.core.model import Change, Entry, Snapshot, check_group
 from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, Refused, SettingsError, StoreUnavailable
-from offsetkeeper.stores.base import read_url
 
 
 class CheckpointStore:

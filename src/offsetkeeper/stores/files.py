@@ -27,13 +27,14 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
+from offsetkeeper.clients.url import ClientUrl
 from offsetkeeper.core.codec import REMEDY, empty, entry_fields, read_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.outside import LARGEST_STORED, load_stored, reason, whole_text
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
-from offsetkeeper.stores.base import BaseStore, StoreUrl
+from offsetkeeper.stores.base import BaseStore
 
 log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that are never deleted; the proof above needs the same number everywhere
@@ -107,7 +108,7 @@ class FileStore(BaseStore):
         files: the place.
     """
 
-    def __init__(self, url: StoreUrl, files: LedgerFiles) -> None:
+    def __init__(self, url: ClientUrl, files: LedgerFiles) -> None:
         super().__init__(url)
         self._files = files
         self._history = url.settings.history

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core import environment
 from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_folder, read_file, sync
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
-from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.files import NAME, File, FileStore
 
 _TEMPORARY = ".tmp"

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core import codec
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import VersionConflict
-from offsetkeeper.stores.base import BaseStore, read_url
+from offsetkeeper.stores.base import BaseStore
 
 
 @dataclass

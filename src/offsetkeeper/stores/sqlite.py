@@ -5,20 +5,29 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import unquote
+from typing import Any
 
+from offsetkeeper.clients.pool import Pool
+from offsetkeeper.clients.sqlite import (
+    BUSY,
+    DURABLE,
+    PASSING,
+    Connection,
+    code_of,
+    database_identity,
+    no_end_inside,
+    read_url,
+    triggers,
+)
+from offsetkeeper.clients.url import UrlSettings
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
 from offsetkeeper.core.outside import LARGEST_STORED
-from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
-from offsetkeeper.stores.base import StoreSettings, read_url
-from offsetkeeper.stores.pool import Pool
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.tables import VERSION, Tables, TableStore, table_names
 
 _FIRST = "INSERT INTO {groups} (control, version, group_id) VALUES (?, 1, ?) ON CONFLICT DO NOTHING"
@@ -42,22 +51,9 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS {history} (
         group_id TEXT NOT NULL, version INTEGER NOT NULL, entry TEXT NOT NULL, PRIMARY KEY (group_id, version))""",
 )
-
-# EXTRA also waits for the folder: without WAL a commit deletes a file, and a loss of power could bring it back.
-DURABLE = "PRAGMA synchronous = EXTRA"
-"""Makes a connection wait for the disk at each commit; what a build of SQLite does by itself may differ."""
-BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-"""Error codes if another writer holds the lock."""
-PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
-"""Error codes that may pass: disk, memory."""
 _VIEWS = "SELECT name FROM sqlite_schema WHERE type = 'view' AND name COLLATE NOCASE IN (?, ?, ?)"
 _NO_LIMIT = 2**31 - 1
 _BESIDE = ("journal", "wal", "shm")
-_TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
-_ENDED = (
-    "the transaction was ended in the block, or by SQLite itself, as `on conflict rollback` does; all was rolled back. "
-    "Write on the connection, and leave commit, rollback and close to offsetkeeper"
-)
 _READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
 """Error codes if the file, or the files that SQLite creates beside it, may not be written."""
 
@@ -74,12 +70,8 @@ class SQLiteStore(TableStore):
     """
 
     def __init__(self, url: str) -> None:
-        read = read_url(url, ("table", "history", "timeout"))
+        read, self.path = read_url(url)
         super().__init__(read)
-        path = unquote(read.parts.path)[1:]
-        if read.parts.netloc or read.parts.fragment or not path:
-            raise read.error("has no file: write sqlite:///relative.db or sqlite:////absolute.db")
-        self.path = Path(path).absolute()
         self._connections: Connections = Connections(self.path, self.address, self._settings, self._tables)
 
     def apply(self, change: Change) -> None:
@@ -150,76 +142,6 @@ class SQLiteStore(TableStore):
             return triggers(connection, table_names(self._settings))
 
 
-class _Cursor(sqlite3.Cursor):
-    """A cursor that runs nothing for a block whose transaction has ended: each statement would be stored at once."""
-
-    def execute(self, *arguments: Any) -> Any:
-        self._check()
-        return super().execute(*arguments)
-
-    def executemany(self, *arguments: Any) -> Any:
-        self._check()
-        return super().executemany(*arguments)
-
-    def executescript(self, *arguments: Any) -> Any:
-        self._check()
-        return super().executescript(*arguments)
-
-    def _check(self) -> None:
-        connection = self.connection
-        if isinstance(connection, Connection) and connection.lent and not connection.in_transaction:
-            raise NotAllowed(_ENDED)
-
-
-class Connection(sqlite3.Connection):
-    """A connection that knows its file, and that releases all locks when it is closed.
-
-    Attributes:
-        file: device and inode, which distinguish the file from a replacement, such as a backup.
-        lent: whether a block of the user has the connection, within a transaction.
-    """
-
-    file: tuple[int, int] | None = None
-    lent = False
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        """Open the file; see `sqlite3.connect`."""
-        self._cursors = weakref.WeakSet[sqlite3.Cursor]()
-        super().__init__(*args, **settings)
-
-    def cursor(self, factory: Any = None) -> Any:
-        """Return a new cursor that is closed with the connection."""
-        cursor = super().cursor(factory or _Cursor)
-        self._cursors.add(cursor)
-        return cursor
-
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        """Run a statement on a new cursor, and return the cursor."""
-        return cast("sqlite3.Cursor", self.cursor().execute(sql, parameters))
-
-    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
-        """Run a statement for each of the parameters on a new cursor, and return the cursor."""
-        return cast("sqlite3.Cursor", self.cursor().executemany(sql, parameters))
-
-    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
-        """Run statements on a new cursor, and return the cursor."""
-        return cast("sqlite3.Cursor", self.cursor().executescript(sql_script))
-
-    def close(self) -> None:
-        """Roll back and close.
-
-        SQLite itself keeps a closed connection's transaction and locks while a cursor has a statement, and an error
-        that is kept keeps the cursors of its function.
-        """
-        with suppress(sqlite3.Error):  # already closed, or rolled back by SQLite
-            self.set_authorizer(None)  # it may refuse to roll back
-            self.rollback()
-        for cursor in self._cursors:
-            with suppress(sqlite3.Error):
-                cursor.close()
-        super().close()
-
-
 class Connections(Pool[Connection]):
     """Connections of one store.
 
@@ -230,7 +152,7 @@ class Connections(Pool[Connection]):
         tables: the tables; missing ones are created.
     """
 
-    def __init__(self, path: Path, address: str, settings: StoreSettings, tables: Tables) -> None:
+    def __init__(self, path: Path, address: str, settings: UrlSettings, tables: Tables) -> None:
         super().__init__(self.open, Connection.close, usable=lambda kept: kept.file == self.file())
         self._path = path
         self._address = address
@@ -396,55 +318,3 @@ class Connections(Pool[Connection]):
             raise OutcomeUnknown(
                 f"{self._address}: the commit failed half-way ({error}); load the ledger again"
             ) from error
-
-
-@contextmanager
-def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[None]:
-    """Refuse COMMIT, ROLLBACK and BEGIN in the block: otherwise half of a batch could be stored."""
-    refused = False
-
-    def authorize(action: int, *_: str | None) -> int:
-        nonlocal refused
-        refused = refused or action == sqlite3.SQLITE_TRANSACTION
-        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
-
-    message = f"group {change.after.group!r}: {_ENDED}"
-    connection.set_authorizer(authorize)
-    if isinstance(connection, Connection):
-        connection.lent = True
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if refused:
-            raise NotAllowed(message) from error
-        raise
-    finally:
-        if isinstance(connection, Connection):
-            connection.lent = False
-    try:
-        connection.set_authorizer(None)
-        ended = not connection.in_transaction
-    except sqlite3.ProgrammingError:  # closed
-        ended = True
-    if ended:
-        raise NotAllowed(message)
-
-
-def triggers(connection: sqlite3.Connection, tables: Sequence[str]) -> list[str]:
-    """Return the triggers of tables, which may swallow what is written."""
-    found = ((name, table) for table in tables for (name,) in connection.execute(_TRIGGERS, [table]))
-    return [f"trigger {name} of table {table}" for name, table in found]
-
-
-def code_of(error: sqlite3.Error) -> int:
-    """Return SQLite's primary code of an error, or 0 if it has none."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def database_identity(connection: sqlite3.Connection) -> str:
-    """Return a text that identifies the main database file of a connection, however its path is spelled."""
-    [path] = [file for _, name, file in connection.execute("PRAGMA database_list") if name == "main"]
-    if not path:
-        return f"sqlite:memory:{id(connection)}"
-    stat = Path(path).stat()
-    return f"sqlite:{stat.st_dev}:{stat.st_ino}"

@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from offsetkeeper.clients.pool import Pool
+from offsetkeeper.clients.url import ClientUrl, UrlSettings
 from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, load_position
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition, check_topic
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, VersionConflict
-from offsetkeeper.stores.base import BaseStore, StoreSettings, StoreUrl
-from offsetkeeper.stores.pool import Pool
+from offsetkeeper.stores.base import BaseStore
 
 _POSITION, _CONTROL = 1, 0
 # Control record and positions in one statement, so that both are of one moment. {group} is the parameter.
@@ -110,7 +111,7 @@ class TableStore(BaseStore):
     _LOAD = LOAD
     _GROUPS = GROUPS
 
-    def __init__(self, url: StoreUrl, quote: str = '"') -> None:
+    def __init__(self, url: ClientUrl, quote: str = '"') -> None:
         super().__init__(url)
         self._tables = name_tables(self._settings, self.address, quote)
 
@@ -180,13 +181,13 @@ def of_columns(columns: int, rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[
     return rows
 
 
-def table_names(settings: StoreSettings) -> tuple[str, str, str]:
+def table_names(settings: UrlSettings) -> tuple[str, str, str]:
     """Return the names of the tables for these settings, without a schema: offsets, groups, history."""
-    prefix = "offsetkeeper" if settings.table == StoreSettings().table else settings.table
+    prefix = "offsetkeeper" if settings.table == UrlSettings().table else settings.table
     return settings.table, f"{prefix}_groups", f"{prefix}_history"
 
 
-def name_tables(settings: StoreSettings, address: str, quote: str = '"') -> Tables:
+def name_tables(settings: UrlSettings, address: str, quote: str = '"') -> Tables:
     """Return the names of the tables for these settings and the store at `address`, in the quotes of its dialect."""
     schema = f"{_quoted(settings.schema, quote)}." if settings.schema else ""
     offsets, groups, history = (schema + _quoted(name, quote) for name in table_names(settings))

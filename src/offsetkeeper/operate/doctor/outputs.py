@@ -94,27 +94,27 @@ def describe(
 
 
 def _postgresql(url: str) -> tuple[str, Callable[[], Told]]:
-    from offsetkeeper.stores import postgresql  # noqa: PLC0415 - loads the client library
+    from offsetkeeper.clients import postgresql, postgresql_server  # noqa: PLC0415 - loads the client library
 
     read, libpq = postgresql.read_url(url)
 
     def ask() -> Told:
         connections = postgresql.Connections(read, libpq, lambda _: None)
         with closing(connections), connections.lend() as connection, connections.request(connection):
-            return postgresql.server_settings(connection)
+            return postgresql_server.server_settings(connection)
 
     return read.address, ask
 
 
 def _mysql(url: str) -> tuple[str, Callable[[], Told]]:
-    from offsetkeeper.stores import mysql  # noqa: PLC0415 - as above
+    from offsetkeeper.clients import mysql, mysql_server  # noqa: PLC0415 - as above
 
     read, library = mysql.read_url(url)
 
     def ask() -> Told:
         connections = mysql.Connections(read, library, lambda _: None, several=False)
         with closing(connections), connections.lend() as connection, connections.request(connection):
-            return mysql.server_settings(connection)
+            return mysql_server.server_settings(connection)
 
     return read.address, ask
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
+from offsetkeeper.clients.tls import NAMES, read_tls
+from offsetkeeper.clients.url import ClientUrl, read_choice, read_url
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.cassandra.connection import Place
-from offsetkeeper.stores.base import StoreUrl, read_choice, read_url
-from offsetkeeper.stores.tls import NAMES, read_tls
 
 _PORT = 9042
 _FORM = "cassandra://user:password@host:port,host:port/keyspace"
@@ -42,7 +42,7 @@ def read_place(url: str) -> tuple[Place, str]:
     return place, keyspace
 
 
-def _host(url: StoreUrl, text: str) -> tuple[str, int]:
+def _host(url: ClientUrl, text: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.urls import scheme_of
 from offsetkeeper.errors import Refused, SettingsError, StoreError
-from offsetkeeper.stores.base import read_url
 
 log = logging.getLogger("offsetkeeper")
 PROBE = "_offsetkeeper/create-if-absent"
@@ -61,7 +61,7 @@ def check_refuses(address: str, options: Mapping[str, str]) -> None:
 
 
 def _overwrites(place: str, given: Mapping[str, str]) -> bool:
-    from offsetkeeper.stores.s3 import OWN, Connection  # noqa: PLC0415 - loads the client library
+    from offsetkeeper.clients.s3 import OWN, Connection  # noqa: PLC0415 - loads the client library
 
     keys = [quote(given.get(name, ""), safe="") for name in ("access_key", "secret_key")]
     settings = urlencode({name: given[name] for name in OWN if name in given}, quote_via=quote)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from offsetkeeper.clients.url import check_size
 from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, OutcomeUnknown, Refused, SettingsError, SinkError
-from offsetkeeper.stores.base import check_size
 
 _FOR_GOOD = (
     *("org.apache.hadoop.security.AccessControlException", "org.apache.hadoop.fs.InvalidPathException"),

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pymysql
 
 from offsetkeeper import errors
+from offsetkeeper.clients import mysql_tls
+from offsetkeeper.clients.mysql import Connection, Connections, code_of, read_url
+from offsetkeeper.clients.mysql_server import database_identity
 from offsetkeeper.core import environment, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
@@ -41,8 +44,6 @@ from offsetkeeper.sinks.table import (
     ordered,
     same_key,
 )
-from offsetkeeper.stores import mysql_tls
-from offsetkeeper.stores.mysql import Connection, Connections, code_of, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offsetkeeper.clients.mysql import Connection
+from offsetkeeper.clients.mysql_server import triggers
 from offsetkeeper.errors import Refused
 from offsetkeeper.sinks.limits import Limits, all_nines
 from offsetkeeper.sinks.table import Column, Target, merged_keys, no_table, no_unique_index
-from offsetkeeper.stores.mysql import Connection, triggers
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

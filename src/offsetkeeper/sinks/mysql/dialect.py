@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pymysql
 
+from offsetkeeper.clients.mysql import Connection, code_of
+from offsetkeeper.clients.mysql_server import check_engine, triggers
 from offsetkeeper.sinks.marks import TABLE, Dialect, Result, Statement
-from offsetkeeper.stores.mysql import Connection, check_engine, code_of, triggers
 
 _LOCKED = (1020, 1205, 1213, 3572)  # another run has the row, or was faster
 

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsetkeeper.clients.mysql_tls import connectable, objection
 from offsetkeeper.core.environment import bigint
 from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import Limits, check
-from offsetkeeper.stores.mysql_tls import connectable, objection
 
 RESULT = "attempt long, rows long"
 

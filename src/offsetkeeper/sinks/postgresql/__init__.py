@@ -20,6 +20,9 @@ import psycopg
 from psycopg import sql
 
 from offsetkeeper import errors
+from offsetkeeper.clients import postgresql_tls
+from offsetkeeper.clients.postgresql import Connection, Connections, read_url
+from offsetkeeper.clients.postgresql_server import DURABLE, database_identity
 from offsetkeeper.core import environment, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
@@ -57,8 +60,6 @@ from offsetkeeper.sinks.table import (
     ordered,
     same_key,
 )
-from offsetkeeper.stores import postgresql_tls
-from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

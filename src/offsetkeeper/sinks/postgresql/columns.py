@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import sql
 
+from offsetkeeper.clients.postgresql import Connection
 from offsetkeeper.errors import Refused, SinkError
 from offsetkeeper.sinks.limits import Limits, all_nines
 from offsetkeeper.sinks.table import Column, Target, merged_keys, no_table, no_unique_index
-from offsetkeeper.stores.postgresql import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import psycopg
 from psycopg import sql
 
+from offsetkeeper.clients.postgresql import Connection
+from offsetkeeper.clients.postgresql_server import check_tables, obstacles
 from offsetkeeper.sinks.marks import TABLE, Dialect, Result, Statement
 from offsetkeeper.sinks.sink import MarkKey
 from offsetkeeper.sinks.table import Target
-from offsetkeeper.stores.postgresql import Connection, check_tables, obstacles
 
 _TRIAL = "begin isolation level read committed; set local lock_timeout = 100; set constraints all immediate"
 # Other schemas of the search path with a table of this name and marks beside it.

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from offsetkeeper.clients.sqlite import BUSY, DURABLE, PASSING, Connection, code_of, database_identity, read_url
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
@@ -36,7 +37,6 @@ from offsetkeeper.sinks.table import (
     ordered,
     same_key,
 )
-from offsetkeeper.stores.sqlite import BUSY, DURABLE, PASSING, Connection, SQLiteStore, code_of, database_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,9 +68,9 @@ class SQLiteTable:
     worker_modules = ()
 
     def __init__(self, url: str, target: Target) -> None:
-        store = SQLiteStore(url)  # parses the URL as the store does; it opens nothing
-        self._session = Session(store.path, store.address)
-        self._address = store.address
+        read, path = read_url(url)
+        self._session = Session(path, read.address)
+        self._address = read.address
         self._target = target
         if target.schema not in {"", "main"}:
             raise SettingsError(f"{target}: a SQLite file has no schema {target.schema!r}; give only the table's name")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from offsetkeeper.clients.sqlite import BUSY, Connection, code_of, triggers
 from offsetkeeper.sinks.marks import LOOK, TABLE, Dialect, Result, Statement
-from offsetkeeper.stores.sqlite import BUSY, Connection, code_of, triggers
 
 TIMEOUT_S = 30.0
 """Seconds that a connection waits for a lock of another one."""

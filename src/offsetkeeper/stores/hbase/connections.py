@@ -29,11 +29,11 @@ from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
 from thriftpy2.thrift import TClient, TException
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, TTransportException
 
+from offsetkeeper.clients.pool import SENSELESS, Lost, Pool, senseless
+from offsetkeeper.clients.url import ClientUrl, read_choice
 from offsetkeeper.core import environment
 from offsetkeeper.core.tls import spoken_hint
 from offsetkeeper.errors import OffsetkeeperError, Refused, StoreUnavailable
-from offsetkeeper.stores.base import StoreUrl, read_choice
-from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 
 __all__ = [
     "CLIENT",
@@ -118,7 +118,7 @@ class Connections:
         SettingsError: the URL has no server, or it has a user, or a setting is wrong.
     """
 
-    def __init__(self, url: StoreUrl) -> None:
+    def __init__(self, url: ClientUrl) -> None:
         self._hosts = _hosts(url)
         self._address = url.address
         self._timeout = url.settings.timeout
@@ -224,7 +224,7 @@ def rows_of(answer: Any) -> list[Row]:
     return rows
 
 
-def _hosts(url: StoreUrl) -> list[tuple[str, int]]:
+def _hosts(url: ClientUrl) -> list[tuple[str, int]]:
     user, _, netloc = url.parts.netloc.rpartition("@")
     if user:
         raise url.error("has a user: HBase's Thrift server accepts no user and no password: leave them out")

@@ -22,6 +22,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from offsetkeeper.clients.pool import Lost
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import REMEDY, dump_entry, empty, load_numbered_entry, version_before
 from offsetkeeper.core.ledger_document import dump_document, load_document
@@ -37,10 +39,9 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.stores.base import BaseStore, read_url
+from offsetkeeper.stores.base import BaseStore
 from offsetkeeper.stores.hbase.connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, rows_of, scan
 from offsetkeeper.stores.hbase.tables import DOCUMENT, ENTRY, Tables
-from offsetkeeper.stores.pool import Lost
 
 log = logging.getLogger(__name__)
 _LIMITS = {"buffered": 10_000_000, "framed": 500_000}  # bytes: a cell has 10 MiB, a frame with all of a request 2 MiB

@@ -13,6 +13,8 @@ from urllib.parse import unquote
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
 
+from offsetkeeper.clients.pool import Lost
+from offsetkeeper.clients.url import ClientUrl
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable, TokenUnavailable
@@ -24,8 +26,6 @@ from offsetkeeper.kafka.own_settings import check_own
 from offsetkeeper.kafka.replication import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.tls import refused, speaks_tls
 from offsetkeeper.kafka.trusted import refuse_code
-from offsetkeeper.stores.base import StoreUrl
-from offsetkeeper.stores.pool import Lost
 
 T = TypeVar("T")
 _SHORTEST = 0.5  # the least seconds for one try of several
@@ -49,7 +49,7 @@ class Clients:
         SettingsError: the URL has no brokers, or an option is wrong or set by offsetkeeper itself.
     """
 
-    def __init__(self, url: StoreUrl) -> None:
+    def __init__(self, url: ClientUrl) -> None:
         user, _, brokers = url.parts.netloc.rpartition("@")
         if not all(broker.partition(":")[0] for broker in brokers.split(",")):
             raise url.error("has no brokers: write kafka://host:9092,host2:9092")

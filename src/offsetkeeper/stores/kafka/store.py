@@ -30,6 +30,8 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
+from offsetkeeper.clients.pool import Lost
+from offsetkeeper.clients.url import read_number, read_url
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import empty
 from offsetkeeper.core.model import Change, Entry, Snapshot
@@ -48,10 +50,9 @@ from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.consumers import Gone
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.replication import KafkaFacts, Severity, replication
-from offsetkeeper.stores.base import BaseStore, read_number, read_url
+from offsetkeeper.stores.base import BaseStore
 from offsetkeeper.stores.group_names import group_of, name_of
 from offsetkeeper.stores.kafka.clients import Clients
-from offsetkeeper.stores.pool import Lost
 
 log = logging.getLogger(__name__)
 _TOPIC = "offsetkeeper"

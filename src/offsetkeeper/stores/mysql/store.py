@@ -9,6 +9,8 @@ from typing import Any
 import pymysql
 from pymysql.constants import ER
 
+from offsetkeeper.clients.mysql import OURS, Connection, Connections, Result, code_of, is_conflict, read_url
+from offsetkeeper.clients.mysql_server import clock_ms, database_identity, server_settings, triggers
 from offsetkeeper.core.model import Change
 from offsetkeeper.errors import (
     NotAllowed,
@@ -18,22 +20,11 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.stores.mysql.connections import (
-    OURS,
-    Connection,
-    Connections,
-    Result,
-    code_of,
-    is_conflict,
-    read_url,
-)
-from offsetkeeper.stores.mysql.settings import clock_ms, server_settings
 from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
-from offsetkeeper.stores.mysql.tables import check_tables, make_tables, triggers
+from offsetkeeper.stores.mysql.tables import check_tables, make_tables
 from offsetkeeper.stores.tables import LOAD, VERSION, TableStore, of_columns, table_names
 
 _EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
-_NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # each server has some of them
 _MARK = "offsetkeeper"  # a savepoint, gone with its transaction
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
 
@@ -213,13 +204,3 @@ class MySQLStore(TableStore):
             make_tables(connection, self._tables)
             check_tables(connection, self._tables, self._settings, self.address)
             self._ready = True
-
-
-def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
-    """Return a text that identifies the database of a connection, however its URL is spelled."""
-    with connection.cursor(pymysql.cursors.Cursor) as cursor:
-        cursor.execute(f"SHOW GLOBAL VARIABLES WHERE variable_name IN {_NAMES}")
-        found = sorted(cursor.fetchall())
-        cursor.execute("SELECT DATABASE()")
-        [(database,)] = cursor.fetchall()
-    return ":".join(["mysql", *(f"{name}={value}" for name, value in found), database])

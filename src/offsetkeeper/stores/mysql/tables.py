@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pymysql
 from pymysql.constants import ER
 
+from offsetkeeper.clients.mysql import Connection, code_of
+from offsetkeeper.clients.mysql_server import check_engine
+from offsetkeeper.clients.url import UrlSettings
 from offsetkeeper.errors import Refused
-from offsetkeeper.stores.base import StoreSettings
-from offsetkeeper.stores.mysql.connections import Connection, code_of
 from offsetkeeper.stores.tables import Tables, table_names
 
 _PROBE = """
@@ -28,12 +27,6 @@ _CREATE = (
         PRIMARY KEY (group_id, version)) {_OPTIONS}""",
 )
 _EXTEND = "ALTER TABLE {offsets} ADD COLUMN topic_id varchar(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-_ENGINES = """
-    SELECT table_name, engine FROM information_schema.tables
-    WHERE table_schema = %s AND table_name IN ({names}) AND COALESCE(engine, '') <> 'InnoDB'"""
-_TRIGGERS = """
-    SELECT CONCAT('trigger ', trigger_name, ' of table ', event_object_table) FROM information_schema.triggers
-    WHERE event_object_schema = %s AND action_timing LIKE %s AND event_object_table IN ({names})"""
 _KEYS = """
     SELECT GROUP_CONCAT(column_name ORDER BY column_name) AS parts FROM information_schema.statistics
     WHERE table_schema = %s AND table_name = %s AND non_unique = 0 GROUP BY index_name
@@ -52,45 +45,7 @@ def make_tables(connection: Connection, tables: Tables) -> None:
         _add_topic_id(connection, tables)
 
 
-def check_engine(connection: Connection, address: str, schema: str, names: Sequence[str]) -> None:
-    """Check that tables are committed and rolled back together: that they are tables of InnoDB.
-
-    Other engines that call themselves transactional commit by themselves, before InnoDB or after it.
-
-    Args:
-        connection: a connection to the server.
-        address: address of the server, for messages.
-        schema: database of the tables.
-        names: their names.
-
-    Raises:
-        Refused: one of them is not; the message has the statement that helps.
-    """
-    statement = _ENGINES.format(names=", ".join(["%s"] * len(names)))
-    for name, engine in connection.execute(statement, (schema, *names)).fetchall():
-        if engine is None:
-            raise Refused(f"{address}: {name} is a view; make a table of InnoDB in its place")
-        quoted = ".".join(f"`{each.replace('`', '``')}`" for each in (schema, name))
-        raise Refused(
-            f"{address}: table {quoted} is kept by {engine}, which does not commit together with InnoDB: "
-            f"ALTER TABLE {quoted} ENGINE = InnoDB"
-        )
-
-
-def triggers(connection: Connection, schema: str, names: Sequence[str], timing: str = "%") -> list[str]:
-    """Return the triggers of tables, which may change what is written; a user without TRIGGER sees none.
-
-    Args:
-        connection: a connection to the server.
-        schema: schema of the tables.
-        names: their names without the schema.
-        timing: of which timing, such as "BEFORE"; a pattern for LIKE.
-    """
-    statement = _TRIGGERS.format(names=", ".join(["%s"] * len(names)))
-    return [text for (text,) in connection.execute(statement, (schema, timing, *names)).fetchall()]
-
-
-def check_tables(connection: Connection, tables: Tables, settings: StoreSettings, address: str) -> None:
+def check_tables(connection: Connection, tables: Tables, settings: UrlSettings, address: str) -> None:
     """Check the engine of the tables, and that the table of positions has unique partitions: others may have made it.
 
     Raises:

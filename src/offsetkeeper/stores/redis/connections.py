@@ -14,6 +14,8 @@ from urllib.parse import urlencode
 from redis import Connection, exceptions
 from redis.connection import parse_url
 
+from offsetkeeper.clients.pool import SENSELESS, Lost, Pool, senseless
+from offsetkeeper.clients.url import ClientUrl
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import REMEDY
 from offsetkeeper.core.tls import Tls, may_be_objection, spoken_hint, unspoken_hint
@@ -25,8 +27,6 @@ from offsetkeeper.errors import (
     SettingsError,
     StoreUnavailable,
 )
-from offsetkeeper.stores.base import StoreUrl
-from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
 
 _OWN = ("ssl_certfile", "ssl_keyfile", "ssl_password")
 CLIENT = (
@@ -119,7 +119,7 @@ class Connections:
         SettingsError: the URL is wrong.
     """
 
-    def __init__(self, url: StoreUrl) -> None:
+    def __init__(self, url: ClientUrl) -> None:
         self._url = url
         self._address = url.address
         self._timeout = url.settings.timeout
@@ -345,7 +345,7 @@ def _passes(error: Exception) -> bool:
     return isinstance(error, _PASSING_TYPES) or bool(_PASSING.search(str(error)))
 
 
-def _client_settings(url: StoreUrl) -> dict[str, Any]:
+def _client_settings(url: ClientUrl) -> dict[str, Any]:
     timeout, settings = url.settings.timeout, _parse(url)
     if url.parts.scheme == "rediss":  # older releases of the library leave the name unchecked unless they are told
         settings.setdefault("ssl_check_hostname", url.given.get("ssl_cert_reqs") != "none")
@@ -368,7 +368,7 @@ def _tls(given: Mapping[str, str], client: Mapping[str, Any]) -> Tls:
     )
 
 
-def _parse(url: StoreUrl) -> dict[str, Any]:
+def _parse(url: ClientUrl) -> dict[str, Any]:
     parts = url.parts
     with suppress(ValueError, exceptions.RedisError):  # the original messages may quote the URL
         if re.fullmatch(r"/?\d*", parts.path, re.ASCII) and not parts.fragment and parts.port != 0:

@@ -11,6 +11,7 @@ from importlib.resources import files
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from offsetkeeper.clients.url import read_number, read_url
 from offsetkeeper.core.codec import (
     GARBAGE,
     REMEDY,
@@ -28,7 +29,7 @@ from offsetkeeper.core.offsets import TopicPartition, check_partition, check_top
 from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.base import BaseStore, read_number, read_url
+from offsetkeeper.stores.base import BaseStore
 from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections, texts
 from offsetkeeper.stores.redis.keys import DEFAULT, Keys
 

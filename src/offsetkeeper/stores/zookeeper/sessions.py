@@ -20,11 +20,11 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
+from offsetkeeper.clients.pool import SENSELESS, Lost, senseless
+from offsetkeeper.clients.url import ClientUrl, read_choice
 from offsetkeeper.core import environment
 from offsetkeeper.core.tls import Tls, of_all, spoken_hint, unspoken_hint
 from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.base import StoreUrl, read_choice
-from offsetkeeper.stores.pool import SENSELESS, Lost, senseless
 from offsetkeeper.stores.zookeeper.nodes import Rows
 
 _OWN = ("cert", "key", "key_password")
@@ -181,7 +181,7 @@ class Sessions:
         SettingsError: a setting is wrong.
     """
 
-    def __init__(self, url: StoreUrl) -> None:
+    def __init__(self, url: ClientUrl) -> None:
         self._address = url.address
         self._timeout = url.settings.timeout
         self._tls = _tls(url.given)
@@ -308,7 +308,7 @@ def _end(client: Any) -> None:
         client.close()
 
 
-def _client_settings(url: StoreUrl, tls: Tls | None) -> dict[str, Any]:
+def _client_settings(url: ClientUrl, tls: Tls | None) -> dict[str, Any]:
     user, _, hosts = url.parts.netloc.rpartition("@")
     try:
         collect_hosts(hosts)

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from offsetkeeper.clients.url import read_choice, read_number, read_url
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_numbered_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
@@ -27,7 +28,7 @@ from offsetkeeper.core.offsets import Positions, TopicPartition, by_topic
 from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, VersionConflict
-from offsetkeeper.stores.base import BaseStore, read_choice, read_number, read_url
+from offsetkeeper.stores.base import BaseStore
 from offsetkeeper.stores.zookeeper import nodes
 from offsetkeeper.stores.zookeeper.nodes import Paths, Rows
 from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions, sensible

@@ -11,13 +11,13 @@ import pymysql
 from pymysql.constants import CLIENT, CR, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
+from offsetkeeper.clients import url as urls
+from offsetkeeper.clients.mysql_tls import IN_CLEAR, connectable, objection
+from offsetkeeper.clients.pool import SENSELESS, Lost, Pool, senseless
+from offsetkeeper.clients.tls import NAMES, SWITCHES, read_tls
 from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
-from offsetkeeper.stores import base
-from offsetkeeper.stores.mysql_tls import IN_CLEAR, connectable, objection
-from offsetkeeper.stores.pool import SENSELESS, Lost, Pool, senseless
-from offsetkeeper.stores.tls import NAMES, SWITCHES, read_tls
 
 Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
 
@@ -170,7 +170,7 @@ class Connections(Pool[Connection]):
     """Connections of one store, kept unless they are broken or still in a transaction.
 
     `lend` raises StoreUnavailable if the server cannot be reached, and Refused if it refuses the user, the
-    password or the database.
+    password or the dataurls.
 
     Args:
         url: URL of the store; its timeout is for one answer.
@@ -180,7 +180,7 @@ class Connections(Pool[Connection]):
     """
 
     def __init__(
-        self, url: base.StoreUrl, library: Mapping[str, Any], prepare: Callable[[Connection], None], *, several: bool
+        self, url: urls.ClientUrl, library: Mapping[str, Any], prepare: Callable[[Connection], None], *, several: bool
     ) -> None:
         super().__init__(self._open, Connection.drop, clean=lambda each, _: each.open and not each.in_transaction())
         self._library = library
@@ -277,14 +277,14 @@ def _is_of_client(code: int) -> bool:
     return code == 0 or 2000 <= code < 3000  # noqa: PLR2004 - the range of the client's own errors
 
 
-def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
+def read_url(url: str) -> tuple[urls.ClientUrl, dict[str, Any]]:
     """Return the parsed URL, and the settings for the library; see `connectable`.
 
     Raises:
         SettingsError: the URL cannot be parsed, or has an unknown setting. The message shows no part of the URL that
             could be a password.
     """
-    read = base.read_url(
+    read = urls.read_url(
         url, ("table", "history", "timeout"), ("connect_timeout", "unix_socket", "ssl_disabled", *NAMES)
     )
     parts, given = read.parts, read.given
@@ -295,9 +295,9 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
             "has no database: write mysql://user:password@host:port/database, and special characters in the password "
             "as %XX"
         )
-    disabled = base.read_choice("ssl_disabled", given.pop("ssl_disabled", "false"), SWITCHES)
+    disabled = urls.read_choice("ssl_disabled", given.pop("ssl_disabled", "false"), SWITCHES)
     tls = read_tls(given, asked=False if disabled else None)
-    connect, _ = base.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
+    connect, _ = urls.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
     return read._replace(settings=read.settings._replace(schema=database)), {
         **{name: text for name, text in given.items() if name not in NAMES},
         **({"ssl_disabled": True} if disabled else {}),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from offsetkeeper.clients.url import read_choice
 from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.stores.base import read_choice
 
 NAMES = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password", "ssl_verify_cert", "ssl_verify_identity")
 SWITCHES = {"true": True, "1": True, "false": False, "0": False}

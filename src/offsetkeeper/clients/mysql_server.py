@@ -1,0 +1,97 @@
+"""What a MySQL server tells of itself and of tables: settings that decide what a commit survives, clock, engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+
+from offsetkeeper.clients.mysql import Connection
+from offsetkeeper.errors import Refused
+
+# MySQL and MariaDB name some of them differently; a server tells those that it has, to any user.
+_VARIABLES = (
+    *("innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin", "sync_binlog", "wsrep_on"),
+    *("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled"),
+)
+_STATUS = (
+    *("slaves_connected", "rpl_semi_sync_master_status", "rpl_semi_sync_master_clients"),
+    *("rpl_semi_sync_source_status", "rpl_semi_sync_source_clients"),
+)
+
+
+def server_settings(connection: pymysql.connections.Connection[Any]) -> dict[str, str | None]:
+    """Return the settings and counts of the server, by MySQL's names in lower case; those that it has."""
+    with connection.cursor(pymysql.cursors.Cursor) as cursor:
+        cursor.execute(f"SHOW GLOBAL VARIABLES WHERE variable_name IN {_VARIABLES}")
+        found = list(cursor.fetchall())
+        cursor.execute(f"SHOW GLOBAL STATUS WHERE variable_name IN {_STATUS}")
+        return {name.lower(): value for name, value in [*found, *cursor.fetchall()]}
+
+
+def clock_ms(connection: pymysql.connections.Connection[Any]) -> int:
+    """Return the server's time, milliseconds since 1970."""
+    with connection.cursor(pymysql.cursors.Cursor) as cursor:
+        cursor.execute("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)")
+        [(milliseconds,)] = cursor.fetchall()
+        return int(milliseconds)
+
+
+_ENGINES = """
+    SELECT table_name, engine FROM information_schema.tables
+    WHERE table_schema = %s AND table_name IN ({names}) AND COALESCE(engine, '') <> 'InnoDB'"""
+_TRIGGERS = """
+    SELECT CONCAT('trigger ', trigger_name, ' of table ', event_object_table) FROM information_schema.triggers
+    WHERE event_object_schema = %s AND action_timing LIKE %s AND event_object_table IN ({names})"""
+
+
+def check_engine(connection: Connection, address: str, schema: str, names: Sequence[str]) -> None:
+    """Check that tables are committed and rolled back together: that they are tables of InnoDB.
+
+    Other engines that call themselves transactional commit by themselves, before InnoDB or after it.
+
+    Args:
+        connection: a connection to the server.
+        address: address of the server, for messages.
+        schema: database of the tables.
+        names: their names.
+
+    Raises:
+        Refused: one of them is not; the message has the statement that helps.
+    """
+    statement = _ENGINES.format(names=", ".join(["%s"] * len(names)))
+    for name, engine in connection.execute(statement, (schema, *names)).fetchall():
+        if engine is None:
+            raise Refused(f"{address}: {name} is a view; make a table of InnoDB in its place")
+        quoted = ".".join(f"`{each.replace('`', '``')}`" for each in (schema, name))
+        raise Refused(
+            f"{address}: table {quoted} is kept by {engine}, which does not commit together with InnoDB: "
+            f"ALTER TABLE {quoted} ENGINE = InnoDB"
+        )
+
+
+def triggers(connection: Connection, schema: str, names: Sequence[str], timing: str = "%") -> list[str]:
+    """Return the triggers of tables, which may change what is written; a user without TRIGGER sees none.
+
+    Args:
+        connection: a connection to the server.
+        schema: schema of the tables.
+        names: their names without the schema.
+        timing: of which timing, such as "BEFORE"; a pattern for LIKE.
+    """
+    statement = _TRIGGERS.format(names=", ".join(["%s"] * len(names)))
+    return [text for (text,) in connection.execute(statement, (schema, timing, *names)).fetchall()]
+
+
+_NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # each server has some of them
+
+
+def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
+    """Return a text that identifies the database of a connection, however its URL is spelled."""
+    with connection.cursor(pymysql.cursors.Cursor) as cursor:
+        cursor.execute(f"SHOW GLOBAL VARIABLES WHERE variable_name IN {_NAMES}")
+        found = sorted(cursor.fetchall())
+        cursor.execute("SELECT DATABASE()")
+        [(database,)] = cursor.fetchall()
+    return ":".join(["mysql", *(f"{name}={value}" for name, value in found), database])

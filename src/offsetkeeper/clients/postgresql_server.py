@@ -1,0 +1,90 @@
+"""What a PostgreSQL server tells of itself and of tables, and what makes it keep a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from offsetkeeper.errors import Refused
+
+# Of these tables, and those that are parts of them: what is no table here, or does not outlive a crash.
+UNKEPT = """
+    WITH RECURSIVE kept AS (
+        SELECT oid FROM pg_class WHERE oid = ANY (%s::text[]::regclass[])
+        UNION SELECT inhrelid FROM pg_inherits JOIN kept ON inhparent = oid)
+    SELECT oid::regclass::text, relkind::text, relpersistence::text FROM kept JOIN pg_class USING (oid)
+    WHERE NOT (relkind IN ('r', 'p') AND relpersistence = 'p')"""
+# What may keep a user's rows from being seen or from being stored as they are written.
+_OBSTACLES = """
+    WITH given AS (SELECT unnest(%s::text[]::regclass[]) AS t)
+    SELECT format('row-level security of table %%s for user %%s', t, current_user) FROM given
+    WHERE row_security_active(t)
+    UNION ALL SELECT format('trigger %%s of table %%s', tgname, t) FROM pg_trigger JOIN given ON tgrelid = t
+    WHERE NOT tgisinternal AND tgenabled <> 'D'
+    UNION ALL SELECT format('rule %%s of table %%s', rulename, t) FROM pg_rewrite JOIN given ON ev_class = t
+    WHERE ev_type <> '1' AND ev_enabled <> 'D'"""
+_REMEDIES = {
+    "u": "is unlogged, so a crash of the server empties it: ALTER TABLE {} SET LOGGED",
+    "t": "is temporary, so it ends with its session: make a lasting table in its place",
+    "f": "is a foreign table, whose server commits by itself: make a table of this database in its place",
+    "v": "is a view: make a table in its place",
+}
+# A role or a database may have set it off: then a crash of the server takes back what was acknowledged. Other values
+# flush here too, and say what standbys do: they stay. It ends with the transaction, as connections may be pooled.
+SET_DURABLE = """
+    set_config('synchronous_commit',
+        coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)"""
+DURABLE = f"SELECT {SET_DURABLE}"
+_IDENTITY = """
+    SELECT extract(epoch FROM pg_postmaster_start_time())::text, oid::bigint, datname
+    FROM pg_database WHERE datname = current_database()"""
+
+# Anyone may see these, as they hold in this session, and that a replica is connected, but not always its state.
+_SETTINGS = """
+    SELECT name, setting FROM pg_settings
+    WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')
+    UNION ALL SELECT 'replicas', count(*)::text FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup'"""
+
+
+def database_identity(connection: psycopg.Connection[Any]) -> str:
+    """Return a text that identifies the database of a connection until its server restarts."""
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        [(began, oid, name)] = cursor.execute(_IDENTITY).fetchall()
+    return f"postgresql:{began}:{oid}:{name}"
+
+
+def server_settings(connection: psycopg.Connection[Any]) -> dict[str, str | None]:
+    """Return the settings that decide what a commit of this user survives, and the number of replicas."""
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        return dict(cursor.execute(_SETTINGS).fetchall())
+
+
+def check_tables(connection: psycopg.Connection[Any], address: str, names: Sequence[str]) -> None:
+    """Check that tables are committed and rolled back together, and outlive a crash of the server.
+
+    Args:
+        connection: a connection to the database.
+        address: the database without credentials, for messages.
+        names: the tables, quoted for SQL.
+
+    Raises:
+        Refused: one of them, or a table that is a part of one, is not a table of this database, or not a logged one.
+    """
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        refuse_unkept(address, cursor.execute(UNKEPT.encode(), [list(names)]).fetchall())
+
+
+def obstacles(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str]:
+    """Return what may hide rows of tables from this user or change what it writes: policies, triggers, rules."""
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        return [text for (text,) in cursor.execute(_OBSTACLES.encode(), [list(names)]).fetchall()]
+
+
+def refuse_unkept(address: str, found: Iterable[Sequence[str]]) -> None:
+    """Raise Refused if the check of tables has found one: name, kind and persistence as PostgreSQL writes them."""
+    for name, kind, persistence in found:
+        remedy = _REMEDIES.get(persistence) or _REMEDIES.get(kind, _REMEDIES["v"])
+        raise Refused(f"{address}: table {name} {remedy.format(name)}")

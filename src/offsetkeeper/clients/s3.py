@@ -1,0 +1,289 @@
+"""A client of one bucket of S3 or of an S3-compatible server, from the URL: with errors of offsetkeeper."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import boto3
+import urllib3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    HTTPClientError,
+    ProxyConnectionError,
+    ReadTimeoutError,
+    SSLError,
+)
+from botocore.exceptions import ConnectionError as ConnectionBroken
+
+from offsetkeeper.clients.pool import SENSELESS, senseless
+from offsetkeeper.clients.url import ClientUrl, check_size
+from offsetkeeper.core.silence import silent
+from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
+from offsetkeeper.core.urls import redacted
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable
+
+_SECRETS = ("access_key", "secret_key", "session_token")
+_BREAK = re.compile(rb"[\r\n]")
+# At DEBUG they log headers, which have the session token, and what a server answers who gives keys.
+_LOGGING = ("botocore.auth", "botocore.endpoint", "botocore.parsers")
+OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
+_LONGEST = 700  # a key has 1024 bytes, and names come after the prefix
+PROBE = ".create-if-absent"
+_EXISTS = 412
+_NOT_DONE, _SERVER_ERROR = 300, 500
+_HTTP, _HTTPS = 80, 443
+_MOST = 16 << 20  # bytes of an answer that is no object: a list has at most 1,000 names
+_PASSING = {
+    *("RequestTimeout", "ConditionalRequestConflict", "OperationAborted"),
+    *("SlowDown", "Throttling", "TooManyRequests"),
+}
+
+
+class _Bounded:
+    """The HTTP of boto3, which would read an answer without an end; an object's content is read by its size.
+
+    Args:
+        session: botocore's.
+        address: of the store, for errors.
+    """
+
+    def __init__(self, session: Any, address: str) -> None:
+        self._session, self._address = session, address
+
+    def send(self, request: Any) -> Any:
+        """See botocore.
+
+        Raises:
+            SettingsError: a header has a line break. The library's own error would show all of it.
+        """
+        headers = [value if isinstance(value, bytes) else value.encode() for value in request.headers.values()]
+        if any(map(_BREAK.search, headers)):
+            raise SettingsError(f"{self._address}: a key or the session token has a line break: take it out")
+        streams, request.stream_output = request.stream_output, True
+        answer = self._session.send(request)
+        if not streams or answer.status_code >= _NOT_DONE:
+            answer._content = self._read(answer.raw, request)  # noqa: SLF001 - as botocore does
+        return answer
+
+    def close(self) -> None:
+        """See botocore."""
+        self._session.close()
+
+    def _read(self, raw: Any, request: Any) -> bytes:
+        try:
+            content = b""
+            while len(content) <= _MOST and (part := raw.read(_MOST + 1 - len(content))):
+                content += part  # the last read, of nothing, tells whether all came
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise ReadTimeoutError(endpoint_url=request.url, error=error) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise ConnectionClosedError(endpoint_url=request.url, error=error, request=request) from error
+        if len(content) > _MOST:
+            raw.close()
+            raise HTTPClientError(error=f"the answer has more than {_MOST} bytes")
+        return content
+
+
+class Connection:
+    """The client of one bucket and prefix, created at its first use. Any thread may use it.
+
+    Args:
+        url: the URL, `s3://access_key:secret_key@bucket/prefix?region=…`.
+
+    Attributes:
+        bucket: name of the bucket.
+        prefix: prefix of all keys, without slashes at its ends; it may be empty.
+        root: the prefix with a slash at its end.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: ClientUrl) -> None:
+        parts, self._given = url.parts, url.given
+        self.prefix = unquote(parts.path).strip("/")
+        if not parts.hostname or parts.fragment or len(self.prefix.encode()) > _LONGEST:
+            raise url.error("is not complete: write s3://bucket/prefix, the prefix with at most 700 bytes")
+        if bool(parts.username) != bool(parts.password):
+            raise url.error("has only one of two keys: give both, s3://access_key:secret_key@bucket, or none")
+        if parts.username and parts.password:
+            self._given |= {"access_key": unquote(parts.username), "secret_key": unquote(parts.password)}
+        self.bucket = parts.hostname
+        self.root = f"{self.prefix}/" if self.prefix else ""
+        self._address = url.address
+        self._redact, self._cause = url.redact, url.cause
+        self._timeout = url.settings.timeout
+        self._lock = threading.Lock()
+        self._tls = Tls("ca_bundle", ca=self._given.get("ca_bundle", ""))
+        self._client: Any = None
+        self._tried = False
+
+    @contextmanager
+    def lend(self, lost: type[OffsetkeeperError] = StoreUnavailable) -> Iterator[Any]:
+        """Lend boto3's client; translate its errors, to `lost` if an answer was lost."""
+        try:
+            with silent(_LOGGING):
+                with self._lock:
+                    if self._client is None:
+                        self._client = self._connect()
+                    client = self._client
+                yield client
+        except (BotoCoreError, ClientError) as error:
+            raise self._failure(error, lost) from self._cause(error)
+        except OffsetkeeperError:
+            raise
+        except SENSELESS as error:
+            if lost is not StoreUnavailable:  # of a change, the answer alone is odd
+                raise lost(senseless(self._address, error, "endpoint_url, and what lies between")) from self._cause(
+                    error
+                )
+            raise self._failure(error, lost) from self._cause(error)
+
+    def pages(self, **where: str) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a list of objects.
+
+        Raises:
+            Refused: the answer is of another kind. For boto3, a web page with status 200 is an empty list.
+        """
+        with self.lend() as client:
+            for page in client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **where):
+                if "IsTruncated" not in page:
+                    raise Refused(
+                        f"{self._address}: the answer is no list of objects, so this is no server of S3. Check "
+                        "endpoint_url, and what lies between"
+                    )
+                yield page
+
+    def read(self, key: str) -> tuple[bytes, str] | None:
+        """Return the content and the tag of an object, or None if it does not exist.
+
+        Raises:
+            Refused: it is too large.
+        """
+        with self.lend() as client:
+            try:
+                found = client.get_object(Bucket=self.bucket, Key=key)
+            except client.exceptions.NoSuchKey:
+                return None
+            with closing(found["Body"]) as body:
+                size = found["ContentLength"]
+                check_size(size, f"s3://{self.bucket}/{key}")
+                content = body.read(size + 1)
+                if len(content) > size or body.read(1):  # boto3 checks length and checksum when there is no more
+                    raise ValueError("more bytes than were told")
+                return content, str(found["ETag"])
+
+    def put_new(self, key: str, content: bytes, lost: type[OffsetkeeperError]) -> str:
+        """Create an object with all of its content and return its tag; empty if the key already exists."""
+        with self.lend(lost) as client:
+            try:
+                return str(client.put_object(Bucket=self.bucket, Key=key, Body=content, IfNoneMatch="*")["ETag"])
+            except ClientError as error:
+                if status_of(error) == _EXISTS:
+                    return ""
+                raise
+
+    def overwrites(self, key: str) -> bool:
+        """Whether the server overwrites an object that was to be created; an object with that key is left."""
+        content = b"offsetkeeper tries here whether the server writes over it"
+        return all(self.put_new(key, content, StoreUnavailable) for _ in range(2))
+
+    def try_out(self, key: str) -> bool:
+        """Check once that the server refuses to overwrite an object: a server without conditional writes overwrites it.
+
+        Returns:
+            Whether it was tested now; then an object with that key is left.
+
+        Raises:
+            Refused: the server overwrites objects; nothing else was written.
+        """
+        if self._tried:
+            return False
+        if self.overwrites(key):
+            raise Refused(
+                f"{self._address}: the server ignores If-None-Match, so two runs could overwrite each other; nothing "
+                "was written. Use S3 itself, or a server that has conditional writes"
+            )
+        self._tried = True
+        return True
+
+    def close(self) -> None:
+        """Close the client; it is created again when needed."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client:
+            client.close()
+
+    def _connect(self) -> Any:
+        # boto3 must not retry by itself: it would find the object of its first try, and take it for another writer's.
+        config = Config(retries={"total_max_attempts": 1}, connect_timeout=self._timeout, read_timeout=self._timeout)
+        given = self._given.get
+        self._tls.check()
+        session = boto3.session.Session(
+            aws_access_key_id=given("access_key"),
+            aws_secret_access_key=given("secret_key"),
+            aws_session_token=given("session_token"),
+            region_name=given("region"),
+            profile_name=given("profile"),
+        )
+        client = session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
+        client._endpoint.http_session = _Bounded(client._endpoint.http_session, self._address)  # noqa: SLF001 - it has no other limit
+        return client
+
+    def _failure(self, error: Exception, lost: type[OffsetkeeperError]) -> OffsetkeeperError:
+        address = str(getattr(error, "kwargs", {}).get("endpoint_url", ""))
+        if _is_of_certificate(error) and (why := self._objection(address)):
+            return Refused(f"{self._address}: nothing was written: {why}")
+        text = redacted(str(error), [value for name, value in self._given.items() if name in _SECRETS])
+        if isinstance(error, ClientError):
+            if status_of(error) >= _SERVER_ERROR and _code(error) != "NotImplemented":
+                return lost(f"{self._address}: {text}")
+            if _code(error) in _PASSING:
+                return StoreUnavailable(f"{self._address}: nothing was written: {text}")
+        elif isinstance(
+            error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError | CredentialRetrievalError
+        ):
+            return StoreUnavailable(f"{self._address}: cannot connect: {text}")
+        elif isinstance(error, HTTPClientError | ConnectionBroken) and not _is_of_certificate(error):
+            there = urlsplit(address)
+            plain = there.scheme == "http" and there.hostname
+            hint = (
+                spoken_hint(there.hostname or "", there.port or _HTTP, "write https") if plain else unspoken_hint(text)
+            )
+            return lost(
+                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}{hint}"
+            )
+        return Refused(
+            f"{self._address}: {self._redact(error)}; nothing was written. Check the bucket, the credentials and their "
+            "permissions (s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject), and the settings in the URL"
+        )
+
+    def _objection(self, url: str) -> str:
+        parts = urlsplit(url)
+        return self._tls.objection(parts.hostname or "", parts.port or _HTTPS)
+
+
+def _is_of_certificate(error: Exception) -> bool:
+    """Whether a certificate is not accepted. The cause alone is read: the address may have any word in it."""
+    why = str(error.kwargs.get("error", "")) if isinstance(error, SSLError) else ""
+    return "CERTIFICATE_VERIFY_FAILED" in why or "doesn't match" in why
+
+
+def status_of(error: ClientError) -> int:
+    """Return the HTTP status of an answer."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
