@@ -14,11 +14,12 @@ from offsetkeeper.core.offsets import OffsetRange, TopicPartition, check_offset
 from offsetkeeper.core.plan import Plan, Policies
 from offsetkeeper.core.store import Store, check_writable
 from offsetkeeper.core.topics import Excluded, Topics, Wanted
-from offsetkeeper.engines.checkpoint_match import OnMismatch
-from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
+from offsetkeeper.engines.loop import Loop, Progress, Summary, Until
+from offsetkeeper.engines.match import OnMismatch
 from offsetkeeper.engines.progress import QueryProgress
-from offsetkeeper.engines.run import Pace, QueryRun, Run, Stop, stop_on_signals, telling_spark_gone
-from offsetkeeper.engines.structured import Query, Stream, Trigger, open_stream, start_query
+from offsetkeeper.engines.query import Query, Stream, Trigger, open_stream, start_query
+from offsetkeeper.engines.settings import Pace, QueryRun, Run
+from offsetkeeper.engines.stop import Stop, stop_on_signals, telling_spark_gone
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets
@@ -303,7 +304,7 @@ class Pipeline:
         sink: Sink | Outputs | None,
         guarantee: Guarantee | str,
         offsets: Mapping[TopicPartition, int] | None,
-    ) -> Direct:
+    ) -> Loop:
         output = process if sink is None else sink
         if output is None:
             raise SettingsError("no output for the records: give a function, a sink, or both")
@@ -323,7 +324,7 @@ class Pipeline:
             given=check_offsets(offsets or {}, self._subscription.topics),
             dead_letters=None if letters is None else letters.for_reader_of(self._cluster, topics),
         )
-        return Direct(spark, asked, self._ledger(), self._stop)
+        return Loop(spark, asked, self._ledger(), self._stop)
 
     def _ledger(self) -> Ledger:
         return Ledger(self.store, self.group, retry_timeout_s=self._pace.retry_timeout_s)

@@ -1,13 +1,13 @@
-"""The files that one job passes are the ones that the design lists: whoever reads along opens these and no others."""
+"""The design lists the files that one job passes; OFFSETKEEPER_WRITE_PATHS=1 writes the lists anew."""
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import offsetkeeper
+from docs.pages import ROOT, hold
 from engines.lab import QUICK, Lab
 from offsetkeeper import Batch, Pipeline
 from offsetkeeper.cli.main import app
@@ -25,23 +26,21 @@ from offsetkeeper.sinks import Table, postgresql
 from offsetkeeper.testing.kafka import KafkaServer
 
 PACKAGE = Path(offsetkeeper.__file__).parent
-DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
 _FUNCTION = 0x1  # CO_OPTIMIZED: the body of a class or a module lacks it
 READING = {Path(str(module.__file__)).relative_to(PACKAGE).as_posix() for module in streaming.READING}
 STAGING = {Path(str(module.__file__)).relative_to(PACKAGE).as_posix() for module in postgresql._SHIPPED}
 IN_TASKS = (READING | STAGING) - {"errors.py"}  # Spark's planner, beside the driver, passes no others
 
 
-def listed(job: str) -> set[str]:
-    """Return the files that the design lists for a job."""
-    text = re.search(rf"`{re.escape(job)}`, (\d+) files: (.*?)\n\n", DESIGN.read_text("utf-8"), re.DOTALL)
-    assert text is not None, job
-    names = set()
-    for rooms in " ".join(text[2].split()).rstrip(".").split("; "):
-        room, slash, files = rooms.rpartition("/ ")
-        names |= {f"{room}{slash.strip()}{name}.py" for name in files.split(", ")}
-    assert len(names) == int(text[1])
-    return names
+def check(job: str, files: set[str]) -> None:
+    """Hold the list of a job's files in the design against those that it has passed."""
+    rooms: dict[str, list[str]] = {}
+    for name in sorted(files):
+        room, slash, file = name.removesuffix(".py").rpartition("/")
+        rooms.setdefault(f"{room}{slash}", []).append(file)
+    listed = "; ".join(f"{room} {', '.join(names)}".strip() for room, names in rooms.items())
+    text = fill(f"`{job}`, {len(files)} files: {listed}.", 120, break_on_hyphens=False)
+    hold(ROOT / "docs" / "design.md", f"files of {job}", text, "OFFSETKEEPER_WRITE_PATHS")
 
 
 def columns(frame: DataFrame, _: Batch) -> DataFrame:
@@ -95,7 +94,7 @@ def test_a_batch_into_a_table_of_postgresql_passes_the_files_that_the_design_lis
     work("warm")
     with passed() as files:
         work("traced")
-    assert listed(f"Pipeline.{job}") == files | IN_TASKS
+    check(f"Pipeline.{job}", files | IN_TASKS)
 
 
 def test_the_lag_of_a_group_passes_the_files_that_the_design_lists(lab_with_lag: list[str]) -> None:
@@ -104,7 +103,7 @@ def test_the_lag_of_a_group_passes_the_files_that_the_design_lists(lab_with_lag:
     with passed() as files:
         assert runner.invoke(app, lab_with_lag).exit_code == 0
     files.discard("kafka/codes.py")  # runs only where a partition's end comes together with its last record
-    assert listed("offsetkeeper lag") == files
+    check("offsetkeeper lag", files)
 
 
 @pytest.fixture

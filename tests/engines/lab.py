@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import Batch, Ledger, Pipeline, TopicPartition, open_store
 from offsetkeeper.core.model import Entry, Snapshot
-from offsetkeeper.engines.direct import Summary
+from offsetkeeper.engines.loop import Summary
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 

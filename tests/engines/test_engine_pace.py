@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab, Running
 from offsetkeeper import Batch
-from offsetkeeper.engines.direct import Progress
+from offsetkeeper.engines.loop import Progress
 
 NewTopic = Callable[..., str]
 

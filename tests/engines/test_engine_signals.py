@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from offsetkeeper.engines.run import Stop, stop_on_signals
+from offsetkeeper.engines.stop import Stop, stop_on_signals
 
 # Sends itself a signal before the nth line that a wait runs, for each n. A signal's handler runs in the main thread,
 # between any two of its instructions: also while that thread holds a lock which the handler would wait for.
 AT_EACH_LINE = """
 import itertools, signal, sys
-from offsetkeeper.engines.run import Stop, stop_on_signals
+from offsetkeeper.engines.stop import Stop, stop_on_signals
 
 def run(nth):
     stop, lines = Stop(), itertools.count(1)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsetkeeper import Batch
-    from offsetkeeper.engines.structured import Query
+    from offsetkeeper.engines.query import Query
 
 
 ANSWERS = os.dup(1)

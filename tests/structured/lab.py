@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from engines.lab import LIMIT_S, Lab
 from offsetkeeper import Batch
 from offsetkeeper.core.retry import retry
-from offsetkeeper.engines.structured import Query
+from offsetkeeper.engines.query import Query
 
 T = TypeVar("T")
 AVAILABLE: Mapping[str, Any] = {"availableNow": True}

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S
 from offsetkeeper import Batch, TopicPartition
-from offsetkeeper.engines.structured import Query
+from offsetkeeper.engines.query import Query
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.testing.server import wait_until
 from structured.lab import StructuredLab, started

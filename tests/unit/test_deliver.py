@@ -20,8 +20,9 @@ from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange
-from offsetkeeper.engines.deliver import Delivery
-from offsetkeeper.engines.run import Pace, Run, Stop
+from offsetkeeper.engines.attempt import Delivery
+from offsetkeeper.engines.settings import Pace, Run
+from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import BrokerUnavailable, ComputedAgain, Fenced, MarkMoved, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import Outputs
@@ -99,7 +100,7 @@ class Scene:
         asked = Run("g", None, cluster, reads, nothing, outputs, None, guarantee, pace, {})
         self.delivery = Delivery(asked, self.ledger, Restless())
         self.delivery.watch = lambda _: nullcontext(lambda: None)
-        self.delivery.prepare()
+        self.delivery.outputs.prepare()
         self.batch = self.ledger.batch(RANGES)
 
     def recompute(self, times: int) -> None:

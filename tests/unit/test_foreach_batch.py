@@ -15,11 +15,12 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
-from offsetkeeper.engines.checkpoint_match import OnMismatch, reconcile
-from offsetkeeper.engines.deliver import Delivery
+from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.foreach_batch import ForeachBatch
-from offsetkeeper.engines.run import Pace, QueryRun, Run, Stop
+from offsetkeeper.engines.guard import CheckpointGuard
+from offsetkeeper.engines.match import OnMismatch, reconcile
+from offsetkeeper.engines.settings import Pace, QueryRun, Run
+from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import CheckpointMismatch, Fenced
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Subscription

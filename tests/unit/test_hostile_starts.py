@@ -16,8 +16,9 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.engines.direct import Direct, Summary
-from offsetkeeper.engines.run import Pace, Run, Stop
+from offsetkeeper.engines.loop import Loop, Summary
+from offsetkeeper.engines.settings import Pace, Run
+from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers.limits import Limits
@@ -106,7 +107,7 @@ class Scene:
         topics = Subscription(Topics.of(["t"]), policies=how.pop("policies", Policies()))
         cluster, reader = cast("Any", self.broker), cast("Any", Reader())
         asked = Run("g", None, cluster, topics, reader, outputs, None, guarantee, pace, how.pop("given", {}))
-        return Direct(cast("Any", None), asked, ledger, Restless(), "caught_up", **how).run()
+        return Loop(cast("Any", None), asked, ledger, Restless(), "caught_up", **how).run()
 
     def rows(self, output: str) -> list[tuple[int, int]]:
         """Return partition and offset of what the output has, which keeps one copy for each id."""
@@ -239,5 +240,5 @@ def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch(
         Pace(attempts=1, retry_timeout_s=0),
         {},
     )
-    direct = Direct(cast("Any", None), asked, Ledger(scene.store, "g", retry_timeout_s=0), Restless())
+    direct = Loop(cast("Any", None), asked, Ledger(scene.store, "g", retry_timeout_s=0), Restless())
     direct.take(cast("Any", Waits()))

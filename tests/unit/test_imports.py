@@ -31,7 +31,7 @@ CLIENTS = {
 
 
 @pytest.mark.parametrize(
-    "module", ["", ".kafka", ".readers", ".sinks", ".stores", ".stores.sqlite", ".engines.direct", ".checkpoint"]
+    "module", ["", ".kafka", ".readers", ".sinks", ".stores", ".stores.sqlite", ".engines.loop", ".checkpoint"]
 )
 def test_a_client_library_is_loaded_only_when_it_is_used(module: str) -> None:
     """A user of one store needs the client of that store and no other, and a tool that looks at lag needs no Spark."""

@@ -1,6 +1,6 @@
 """Retries calls that fail with a temporary error, by the environment's clock: all requests to stores and brokers.
 
-The attempts of a batch are counted in `engines/deliver`, where a stop request ends the wait.
+The attempts of a batch are counted in `engines/attempt`, where a stop request ends the wait.
 """
 
 from __future__ import annotations

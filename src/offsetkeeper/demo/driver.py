@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from offsetkeeper.core.batch import Batch
     from offsetkeeper.core.model import Guarantee
     from offsetkeeper.core.store import Store
-    from offsetkeeper.engines.direct import Progress, Until
+    from offsetkeeper.engines.loop import Progress, Until
 
 FENCED = 3
 """Exit code of a driver that was fenced."""

@@ -18,7 +18,8 @@ from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, QueryBatch, chec
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.life import Situation, when_planned
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
-from offsetkeeper.engines.checkpoint_match import (
+from offsetkeeper.engines.attempt import Delivery
+from offsetkeeper.engines.match import (
     FOLLOW_EMPTY,
     Match,
     Reconciliation,
@@ -26,8 +27,8 @@ from offsetkeeper.engines.checkpoint_match import (
     hole_remedy,
     reconcile,
 )
-from offsetkeeper.engines.deliver import Delivery
-from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
+from offsetkeeper.engines.settings import QueryRun
+from offsetkeeper.engines.stop import Stop, spark_gone
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
@@ -138,14 +139,14 @@ class ForeachBatch:
 
         Raises:
             Fenced: another run has the group.
-            GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `Delivery.prepare`.
+            GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `RunOutputs.prepare`.
         """
         if self._delivery is None:
             run = self._asked.run
             ledger = Ledger(open_store(run.store_url or ""), run.group, retry_timeout_s=run.pace.retry_timeout_s)
             ledger.join(self._owner_id)
             delivery = Delivery(run, ledger, Stop())
-            delivery.prepare()
+            delivery.outputs.prepare()
             self._delivery = delivery
         self._delivery.streams = True
         cluster = self._asked.run.cluster
@@ -246,7 +247,7 @@ class ForeachBatch:
                 "Policies(cut=…) the ways to go on"
             )
 
-        bounds = delivery.patiently(BrokerUnavailable, lambda: led_since(cluster, known, told))
+        bounds = delivery.asked.pace.patiently(BrokerUnavailable, lambda: led_since(cluster, known, told))
         anew = {tp: known[tp]._replace(leader_epoch=here.leader_epoch) for tp, here in bounds.items()}
         if anew:
             delivery.ledger.place(anew, reason="leader epochs")
@@ -256,7 +257,7 @@ class ForeachBatch:
         pending, batch = ledger.snapshot.pending, ledger.batch(found.rest, found.query)
         if pending is not None:
             asked, positions = self._asked.run, ledger.snapshot.positions
-            policies, outputs = asked.subscription.policies, delivery.names
+            policies, outputs = asked.subscription.policies, delivery.outputs.names
             planned = f"batch {batch_id} of {self._asked.place}"
             when_planned(
                 Situation(pending, positions, (), asked.guarantee, policies, outputs, planned=batch, called=planned)

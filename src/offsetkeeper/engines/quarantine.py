@@ -20,8 +20,9 @@ from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Positions
-from offsetkeeper.engines.deliver import Delivery
-from offsetkeeper.engines.run import Run, Stop
+from offsetkeeper.engines.attempt import Delivery
+from offsetkeeper.engines.settings import Run
+from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.sinks.functions import Transaction
 from offsetkeeper.sinks.once import Once
@@ -70,16 +71,16 @@ class Quarantine:
         [sink] = outputs.sinks.values()
         self.letter = message_of if isinstance(sink, Topic) else row_of
 
-    def prepare(self, others: Delivery) -> None:
+    def prepare(self, others: Prepared) -> None:
         """Prepare the dead letters, and find out whether the guarantee can be kept if a batch is cut.
 
         Args:
-            others: the prepared delivery into the other outputs.
+            others: how the other outputs are written.
 
         Raises:
             GuaranteeRefused: the guarantee cannot be kept.
             SettingsError: the dead letters are a `Topic` with slots.
-            See `Delivery.prepare`.
+            See `RunOutputs.prepare`.
         """
         assert self.asked.dead_letters is not None  # noqa: S101 - as above
         [sink] = self.asked.dead_letters.sinks.values()
@@ -91,9 +92,9 @@ class Quarantine:
                 "Policies(poison='quarantine') needs at_least_once or exactly_once: with at_most_once a batch is "
                 "committed before it is written, so it cannot be cut"
             )
-        self.letters.prepare()
-        self.outputs = others.prepared
-        apart = {**self.outputs.writers, **self.letters.prepared.writers}
+        self.letters.outputs.prepare()
+        self.outputs = others
+        apart = {**self.outputs.writers, **self.letters.outputs.prepared.writers}
         unknown = [name for name, way in apart.items() if not isinstance(way, Once)]
         if guarantee is Guarantee.EXACTLY_ONCE and unknown:
             raise GuaranteeRefused(

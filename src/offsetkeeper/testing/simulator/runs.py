@@ -23,10 +23,11 @@ from offsetkeeper.checkpoint.log_format import (
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.bounds import known_cluster, known_ids
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
-from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges
-from offsetkeeper.engines.direct import Direct, Until
-from offsetkeeper.engines.run import QueryRun, Run, Stop
-from offsetkeeper.engines.structured import Stream, open_stream
+from offsetkeeper.engines.loop import Loop, Until
+from offsetkeeper.engines.match import OnMismatch, batch_ranges
+from offsetkeeper.engines.query import Stream, open_stream
+from offsetkeeper.engines.settings import QueryRun, Run
+from offsetkeeper.engines.stop import Stop
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.readers.ranges import fair_share
 from offsetkeeper.testing.simulator.checkpoint import SparkError
@@ -77,9 +78,9 @@ def owner(
 ) -> None:
     """Run the pipeline of a program until it is caught up; `renamed` with the new names of its outputs."""
     engine = _direct(world, world.run_of(program, pending, renamed=renamed), until="caught_up")
-    if engine.quarantine is not None:
-        engine.quarantine.letter = lambda records, _batch, **_: records
-        engine.quarantine.letters.watch = engine.delivery.watch
+    if engine.batches.quarantine is not None:
+        engine.batches.quarantine.letter = lambda records, _batch, **_: records
+        engine.batches.quarantine.letters.watch = engine.batches.delivery.watch
     engine.run()
 
 
@@ -105,9 +106,9 @@ def query(world: World, *, renamed: bool = False) -> None:
     stream.close()
 
 
-def _direct(world: World, run: Run, until: Until = "stopped") -> Direct:
-    engine = Direct(None, run, world.ledger(), NoWait(), until=until)  # type: ignore[arg-type] # no Spark
-    engine.delivery.watch = lambda _: watched(world.schedule)
+def _direct(world: World, run: Run, until: Until = "stopped") -> Loop:
+    engine = Loop(None, run, world.ledger(), NoWait(), until=until)  # type: ignore[arg-type] # no Spark
+    engine.batches.delivery.watch = lambda _: watched(world.schedule)
     return engine
 
 

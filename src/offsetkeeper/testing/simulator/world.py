@@ -14,7 +14,7 @@ from offsetkeeper.core.mark import Landing, OutputMark, landing
 from offsetkeeper.core.model import Change, Guarantee, Landed, Snapshot
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.engines.run import Pace, Run
+from offsetkeeper.engines.settings import Pace, Run
 from offsetkeeper.errors import CheckpointMismatch, StartRefused
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers.limits import Limits

@@ -11,7 +11,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions
 from offsetkeeper.core.plan import Plan
-from offsetkeeper.engines.checkpoint_match import (
+from offsetkeeper.engines.match import (
     NEW_STATE,
     CountMatch,
     Match,
@@ -23,7 +23,7 @@ from offsetkeeper.engines.checkpoint_match import (
     reconcile,
 )
 from offsetkeeper.engines.read_before import read_before
-from offsetkeeper.engines.run import QueryRun
+from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.errors import CheckpointMismatch, listed
 
 if TYPE_CHECKING:

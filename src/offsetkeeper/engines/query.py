@@ -12,13 +12,14 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.core.spark_session import is_connect
-from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
-from offsetkeeper.engines.checkpoint_match import OnMismatch
-from offsetkeeper.engines.deliver import Delivery
-from offsetkeeper.engines.direct import Direct
+from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.foreach_batch import ForeachBatch
+from offsetkeeper.engines.guard import CheckpointGuard
+from offsetkeeper.engines.loop import Loop, release
+from offsetkeeper.engines.match import OnMismatch
 from offsetkeeper.engines.progress import QueryProgress, Watch, watch
-from offsetkeeper.engines.run import QueryRun, spark_gone, telling_spark_gone
+from offsetkeeper.engines.settings import QueryRun
+from offsetkeeper.engines.stop import spark_gone, telling_spark_gone
 from offsetkeeper.engines.workers import check_workers
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SparkGone
 from offsetkeeper.readers import StreamStart, reading_error
@@ -32,7 +33,7 @@ Trigger = Mapping[str, Any]
 _TRIGGERS = {"processingTime", "availableNow", "once"}
 
 
-def open_stream(engine: Direct, asked: QueryRun) -> Stream:
+def open_stream(engine: Loop, asked: QueryRun) -> Stream:
     """Take the group, store the start positions of the query, and return the parts of the query.
 
     Args:
@@ -51,19 +52,19 @@ def open_stream(engine: Direct, asked: QueryRun) -> Stream:
         raise
 
 
-def _open_stream(engine: Direct, asked: QueryRun) -> Stream:
+def _open_stream(engine: Loop, asked: QueryRun) -> Stream:
     asked = _with_reader(engine, asked)
     check_workers(engine.spark, asked.run.worker_modules, asked.run.worker_variables)
     plan = engine.take(CheckpointGuard(asked, engine.spark, engine.ledger))
     try:
         return _stream(engine, asked, plan)
     except BaseException:
-        engine.delivery.release()
+        release(engine.ledger)
         raise
 
 
 def start_query(
-    engine: Direct,
+    engine: Loop,
     asked: QueryRun,
     query: Callable[[DataFrame], DataFrame] | None,
     trigger: Trigger | None,
@@ -129,7 +130,7 @@ class Stream:
             log.warning("a batch of group %s is still running: the group is not released", delivery.ledger.group)
             return
         try:
-            delivery.release(rejoin=True)
+            release(delivery.ledger, rejoin=True)
         finally:
             delivery.ledger.store.close()
 
@@ -234,7 +235,7 @@ class Query:
             self._stream.close()
 
 
-def _check_settings(engine: Direct, asked: QueryRun) -> None:
+def _check_settings(engine: Loop, asked: QueryRun) -> None:
     if not isinstance(asked.checkpoint, str) or not asked.checkpoint:
         raise SettingsError("no checkpoint: give the folder in which Spark keeps the query's progress")
     if not isinstance(asked.on_mismatch, OnMismatch):
@@ -252,7 +253,7 @@ def _check_settings(engine: Direct, asked: QueryRun) -> None:
         )
 
 
-def _with_reader(engine: Direct, asked: QueryRun) -> QueryRun:
+def _with_reader(engine: Loop, asked: QueryRun) -> QueryRun:
     """Return the settings with a reader that works for a query here; a run's pending batch keeps the run's reader."""
 
     def connector_began() -> bool:
@@ -269,13 +270,13 @@ def _start(asked: QueryRun, positions: Positions) -> StreamStart:
     return StreamStart(subscription.topics, positions, asked.run.pace.limits, new_topics, whole=asked.stateful)
 
 
-def _stream(engine: Direct, asked: QueryRun, plan: Plan) -> Stream:
+def _stream(engine: Loop, asked: QueryRun, plan: Plan) -> Stream:
     run, stored = asked.run, engine.ledger.snapshot.positions
     positions = {row.topic_partition: stored[row.topic_partition] for row in plan.rows if row.start is not None}
     start = _start(asked, positions)
     records = run.reader.stream(engine.spark, start)
-    engine.delivery.asked = run  # from here on its reader may be another
-    foreach_batch = ForeachBatch(asked, start, engine.ledger.owner_id, engine.delivery)
+    engine.batches.delivery.asked = run  # from here on its reader may be another
+    foreach_batch = ForeachBatch(asked, start, engine.ledger.owner_id, engine.batches.delivery)
     if not is_connect(engine.spark):
         foreach_batch.open()
-    return Stream(records, foreach_batch, asked.checkpoint, engine.delivery)
+    return Stream(records, foreach_batch, asked.checkpoint, engine.batches.delivery)

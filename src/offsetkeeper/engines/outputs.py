@@ -1,0 +1,190 @@
+"""The outputs of a run: how each is written, under which name, and what their marks say of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+from offsetkeeper.core.batch import Batch, Program
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.mark import Landing, check_left, check_marks
+from offsetkeeper.core.model import Landed, Snapshot
+from offsetkeeper.engines.settings import Run
+from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.outputs import Prepared
+from offsetkeeper.sinks.sink import MarkKey, Seen
+
+
+class Voided(NamedTuple):
+    """What outputs that keep a mark have of a batch that was given up, and the identities of their targets."""
+
+    landings: Mapping[str, Landing]
+    targets: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class RunOutputs:
+    """The outputs of a run, for the owner of a ledger.
+
+    Attributes:
+        asked: the settings of the run.
+        ledger: ledger of the group.
+        program: returns what the whole program reads and writes; see `Run.program`.
+        prepared: how each output is written with this store; set by `prepare`.
+    """
+
+    asked: Run
+    ledger: Ledger
+    program: Callable[[Iterable[str]], Program]
+    prepared: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
+    _here: Program | None = field(default=None, init=False)
+    _found: dict[str, str] = field(default_factory=dict, init=False)  # the targets of outputs at the start
+
+    def prepare(self) -> None:
+        """Find out how each output is written, and whether it can keep the guarantee with this store.
+
+        Raises:
+            GuaranteeRefused, SettingsError: see `Sink.prepare`.
+            StoreUnavailable, SinkError: the store or an output stayed unavailable.
+        """
+        asked, store = self.asked, self.ledger.store
+        self.prepared = asked.pace.patiently(
+            (StoreUnavailable, SinkError), lambda: asked.outputs.prepare(store, asked.guarantee)
+        )
+
+    @property
+    def ways(self) -> Prepared:
+        """How each output is written, by the names of `names`."""
+        return self.prepared.under(self.old_names)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the outputs: those with which the pending or unsettled batch was begun, until it is done."""
+        return [self.old_names.get(name, name) for name in self.asked.outputs.sinks]
+
+    @property
+    def old_names(self) -> dict[str, str]:
+        """The names with which the pending or unsettled batch was begun, by the names of now that differ."""
+        batch = self.ledger.snapshot.pending or self.ledger.snapshot.unsettled
+        if batch is None:
+            return {}
+        self._here = self._here or self.program(())  # once, as this is asked several times for each batch
+        return batch.old_names(self._here)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of the outputs that have the pending batch, as the ledger knows it."""
+        pending = self.ledger.snapshot.pending
+        return pending.written if pending else ()
+
+    def landings(self, *, anew: bool = False) -> dict[str, Landing]:
+        """Return what the marks say of the pending or unsettled batch; outputs that commit with the ledger lack it.
+
+        Without such a batch, or without outputs that keep a mark, the result is empty.
+
+        Args:
+            anew: whether the batch was begun for other outputs. What the ledger knows of these names is of those.
+
+        Raises:
+            MarkError: the marks do not match the ledger.
+            SinkError: an output stayed unavailable.
+        """
+        once, group, snapshot = self.ways.once, self.ledger.group, self.ledger.snapshot
+        if anew and snapshot.pending is not None:
+            others = {name: landed for name, landed in snapshot.landed.items() if name not in once}
+            snapshot = replace(snapshot, landed=others, pending=replace(snapshot.pending, written=()))
+        beside = {
+            name: self.asked.pace.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
+            for name, joiner in self.ways.joiners.items()
+        }
+        renamed = {name: each for name, each in self.prepared.once.items() if name in self.old_names}
+        seen, seen_anew = self._seen(once), self._seen(renamed)
+        marks = {name: found.mark for name, found in seen.items()}
+        new_marks = {name: found.mark for name, found in seen_anew.items()}
+        expiring = {name for name, each in once.items() if each.lander.expires}
+        for name, found in {**seen, **seen_anew}.items():
+            self._found.setdefault(name, found.target)
+        every = (*beside.values(), *marks.values(), *new_marks.values())
+        newest = max((each.sequence for each in every if each is not None), default=0)
+        # A run that lives may have landed batches since the ledger was loaded.
+        reached = self.ledger.later().sequence if newest > snapshot.sequence else snapshot.sequence
+        for name, mark in beside.items():
+            check_left(group, name, mark, reached)
+        check_marks(snapshot, marks, expiring, _lost(snapshot, once, seen), reached)
+        # The next batch is begun under the new names. A mark there that does not fit forbids to finish this one.
+        pending = snapshot.pending and replace(snapshot.pending, written=tuple(renamed))
+        later = replace(snapshot, pending=pending, unsettled=None)
+        check_marks(later, new_marks, {*renamed}, _lost(later, renamed, seen_anew), reached)
+        batch = snapshot.pending or snapshot.unsettled
+        if not once or batch is None:
+            return {}
+        return {
+            **dict.fromkeys(self.ways.joiners, Landing.ABSENT),
+            **{name: once[name].landing(mark, batch, exact=anew) for name, mark in marks.items()},
+        }
+
+    def landed_before(self, batch: Batch) -> dict[str, Landed]:
+        """Return the last batch before this one in each output that keeps a mark, as the marks say it.
+
+        Raises:
+            SinkError: an output stayed unavailable.
+        """
+        most = batch.sequence - 1
+        return {
+            name: Landed(min(found.mark.sequence, most) if found.mark else 0, found.target)
+            for name, found in self._seen(self.ways.once).items()
+        }
+
+    def make_void(self, batch: Batch) -> Voided:
+        """Make sure that a dropped batch can never land in an output that keeps a mark; return what each output has.
+
+        Raises:
+            MarkBehind: an output has lost rows.
+            SinkError, OutcomeUnknown: an output stayed unavailable.
+        """
+        away, known = (SinkError, OutcomeUnknown), self.landed_in
+        # Also those that the program has got since the batch was begun: they may have it under way.
+        once = {name: each for name, each in self.ways.once.items() if batch.goes_into(name)}
+        found = {
+            name: self.asked.pace.patiently(away, partial(each.settle, batch, known(name)))
+            for name, each in once.items()
+        }
+        return Voided(
+            {name: outcome.landing for name, outcome in found.items()},
+            {name: outcome.target for name, outcome in found.items()},
+        )
+
+    def kept(self, batch: Batch) -> dict[str, str]:
+        """Return the identities of the targets that have a batch, by their marks.
+
+        Raises:
+            MarkBehind: an output has lost rows since its mark was read.
+            SinkError: an output stayed unavailable.
+        """
+        once = {name: each for name, each in self.ways.once.items() if name in batch.lands_in}
+        known, ask = self.ledger.snapshot.landed_in, self.asked.pace.patiently
+        return {name: ask(SinkError, partial(each.kept, batch, known(name))).target for name, each in once.items()}
+
+    def first_targets(self, group: str) -> dict[str, Landed]:
+        """Return the identity of the target of each output without a batch: it may get one, and be made again."""
+        new = [name for name in self.ways.once if self.ledger.snapshot.landed_in(name) == Landed()]
+        found = {name: self.ways.once[name].seen(group).target for name in new}
+        return {name: Landed(0, target) for name, target in found.items() if target}
+
+    def landed_in(self, name: str) -> Landed:
+        """Return the last batch in an output; before the first one, the target that this run has found at its start."""
+        landed = self.ledger.snapshot.landed_in(name)
+        return landed if landed.sequence else landed._replace(target=self._found.get(name, ""))
+
+    def _seen(self, once: Mapping[str, Once]) -> dict[str, Seen]:
+        """Return the mark of outputs, and the identity of their targets."""
+        group = self.ledger.group
+        return {name: self.asked.pace.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
+
+
+def _lost(ledger: Snapshot, once: Mapping[str, Once], seen: Mapping[str, Seen]) -> dict[str, str]:
+    """Return of each output why rows that the ledger knows there are gone; empty if they are there."""
+    return {name: once[name].lost(ledger.landed_in(name), found) for name, found in seen.items()}
