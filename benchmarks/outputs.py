@@ -43,7 +43,9 @@ from offsetkeeper.sinks.delta import task as delta_task
 from offsetkeeper.sinks.files import values
 from offsetkeeper.sinks.mysql import task as mysql_task
 from offsetkeeper.sinks.once import Once
-from offsetkeeper.sinks.postgresql import Session, task
+from offsetkeeper.sinks.postgresql import task
+from offsetkeeper.sinks.postgresql.database import PostgreSQLDatabase
+from offsetkeeper.sinks.staged_table import RESULT
 from offsetkeeper.sinks.topic import task as topic_task
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.memory import MemoryStore
@@ -105,11 +107,11 @@ def by_jdbc(frame: DataFrame, url: str, driver: str, table: str = "jdbc") -> Way
 
 def by_copy(frame: DataFrame, url: str) -> Way:
     """Return the way of tasks that copy into the table itself, each in a transaction of its own."""
-    session = Session(url)
+    database = PostgreSQLDatabase(url)
     statement = "copy copied (attempt, id, name, amount, ts, note) from stdin (format binary)"
-    arguments: tuple[Any, ...] = (session.executors, session.address, statement, [])
+    arguments: tuple[Any, ...] = (database.executors, database.address, statement, [])
     write = ship(task.copy_rows, arguments, (errors, environment, limits, task))
-    return lambda: frame.mapInArrow(write, task.RESULT).collect()
+    return lambda: frame.mapInArrow(write, RESULT).collect()
 
 
 Ways = Iterator[tuple[Mapping[str, Way], int, Callable[[], Mapping[str, int]]]]

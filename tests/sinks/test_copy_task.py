@@ -12,7 +12,8 @@ import pytest
 
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.sinks import limits, postgresql
-from offsetkeeper.sinks.postgresql import Session, task
+from offsetkeeper.sinks.postgresql import task
+from offsetkeeper.sinks.postgresql.database import PostgreSQLDatabase
 
 Connection = psycopg.Connection[Any]
 Query = Callable[..., list[Any]]
@@ -34,8 +35,8 @@ def run_on_executor(
 ) -> Any:
     """Return the process that has run the task as an executor would."""
     cloudpickle: Any = import_module("pyspark.cloudpickle")
-    session = Session(url)
-    arguments = (session.executors, session.address, statement, [limits.Limits("id", "bigint", nullable=False)])
+    database = PostgreSQLDatabase(url)
+    arguments = (database.executors, database.address, statement, [limits.Limits("id", "bigint", nullable=False)])
     write = ship(task.copy_rows, arguments, postgresql._SHIPPED)
     file = folder / "task"
     file.write_bytes(cloudpickle.dumps(write))

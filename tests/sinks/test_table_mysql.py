@@ -417,7 +417,7 @@ def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out(
     [staging] = staging_tables()
     rows(f"delete from {staging} where c0 = 7")  # noqa: S608 - ours
     with pytest.raises(SinkError, match="100 rows were staged; of 50 rows of one task 49 are left"):
-        table.rows._session.transaction(finish)  # type: ignore[attr-defined]
+        table.rows._database.transaction(finish)  # type: ignore[attr-defined]
 
 
 def test_what_the_block_of_another_output_has_set_is_as_it_was(

@@ -201,7 +201,7 @@ def test_a_role_that_does_not_wait_for_its_commits_waits_for_these(
         finish(transaction)
         seen.append(transaction.execute("show synchronous_commit").fetchall())
 
-    Table(database, "orders").rows._session.transaction(noted)  # type: ignore[attr-defined]
+    Table(database, "orders").rows._database.transaction(noted)  # type: ignore[attr-defined]
     with closing(open_store(database)) as store:
         other = Ledger(store, "other")
         other.acquire()

@@ -16,7 +16,7 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks import Lander, MarkKey, Table, Writer
 from offsetkeeper.sinks.once import Once
-from offsetkeeper.sinks.sqlite import Session
+from offsetkeeper.sinks.sqlite import SQLiteDatabase
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.conformance import LanderConformance
 from offsetkeeper.testing.conformance.landers import SCHEMA, batch_of, records
@@ -315,8 +315,8 @@ def test_a_driver_that_is_killed_before_its_commit_leaves_neither_rows_nor_mark(
 def test_a_commit_waits_for_the_disk_and_for_the_folder(shop: Path) -> None:
     """What a build of SQLite does by itself may wait for neither, and a file that is not in WAL mode needs both."""
     found: list[object] = []
-    session = Session(shop, "shop")
-    for use in (session.run, session.transaction):
+    database = SQLiteDatabase(shop, "shop")
+    for use in (database.run, database.transaction):
         use(lambda connection: found.append(connection.execute("pragma synchronous").fetchone()))
     assert found == [(3,), (3,)]  # EXTRA
 

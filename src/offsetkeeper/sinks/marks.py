@@ -40,7 +40,7 @@ _PROBES = (
 )
 
 
-class Session(Protocol):
+class Database(Protocol):
     """The driver's access to a database. Its connections have an `execute` that returns a cursor."""
 
     @property
@@ -120,7 +120,7 @@ class Marks:
         target: SQL expression for the identity of the table with the rows, as text; empty text if there is none.
     """
 
-    session: Session
+    session: Database
     dialect: Dialect
     schema: str
     table: str

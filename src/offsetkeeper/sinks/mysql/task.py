@@ -21,8 +21,6 @@ from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import Limits, check
 
-RESULT = "attempt long, rows long"
-
 # Without unique and foreign key checks MariaDB locks an empty table for a bulk insert, and two tasks may deadlock.
 _SETUP = (
     "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', "

@@ -23,8 +23,6 @@ from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import Limits, check
 
-RESULT = "attempt long, rows long"
-
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 TRAILER = b"\xff\xff"
 

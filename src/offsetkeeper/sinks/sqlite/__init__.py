@@ -69,7 +69,7 @@ class SQLiteTable:
 
     def __init__(self, url: str, target: Target) -> None:
         read, path = read_url(url)
-        self._session = Session(path, read.address)
+        self._database = SQLiteDatabase(path, read.address)
         self._address = read.address
         self._target = target
         if target.schema not in {"", "main"}:
@@ -77,9 +77,9 @@ class SQLiteTable:
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
-        self._session.run(self._look)
+        self._database.run(self._look)
         marks = Marks(
-            self._session, DIALECT, "main", self._target.table.encode().lower().decode()
+            self._database, DIALECT, "main", self._target.table.encode().lower().decode()
         )  # it folds ASCII alone
         if self._is_in_file_of(store):
             return within(self, marks)
@@ -88,7 +88,7 @@ class SQLiteTable:
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - the protocol's signature
         """See `Joiner`."""
         fields = frame.schema.fields
-        found, collations = self._session.run(self._look)
+        found, collations = self._database.run(self._look)
         columns = match_columns(fields, found, self._target, misfit)
         kept = limits_of_rows(fields, columns, self._target, limits)
         staged = self._stage(frame, fields, kept)
@@ -117,13 +117,13 @@ class SQLiteTable:
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
-        self._session.transaction(self.stage(frame, batch))
+        self._database.transaction(self.stage(frame, batch))
 
     def _is_in_file_of(self, store: Store) -> bool:
         """Whether the store is in the same file, even if the paths are spelled differently."""
         if not isinstance(store, TransactionalStore) or not store.address.startswith("sqlite:"):
             return False
-        return self._session.run(database_identity) == store.identity()
+        return self._database.run(database_identity) == store.identity()
 
     def _look(self, connection: Connection) -> tuple[list[SQLiteColumn], Mapping[str, str]]:
         """Return the table's columns, and the collation of each column of the key."""
@@ -198,8 +198,8 @@ class SQLiteTable:
         ]
 
 
-class Session(NamedTuple):
-    """Access to a file, with a new connection for each piece of work. See `sinks.marks.Session`."""
+class SQLiteDatabase(NamedTuple):
+    """Access to a file, with a new connection for each piece of work. See `sinks.marks.Database`."""
 
     path: Path
     address: str

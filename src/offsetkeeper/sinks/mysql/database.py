@@ -1,0 +1,98 @@
+"""The driver's connections to the database of a MySQL table, and the settings that a merge relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from offsetkeeper.clients.mysql import Connection, Connections, read_url
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.sinks.staged_table import ServerDatabase
+
+# All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text.
+RELIED_ON = {
+    "sql_mode": "'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'",
+    "time_zone": "'+00:00'",
+    "unique_checks": "1",
+    "foreign_key_checks": "1",
+    "sql_select_limit": "18446744073709551615",
+    "max_sort_length": "65536",
+}
+_MARIADB = {"check_constraint_checks": "1"}  # which MySQL has not, and takes for a comment
+
+
+def _sets(values: Callable[[str], str]) -> str:
+    """Return the settings of a SET statement; `values` gives the value of each name."""
+    common = ", ".join(f"{name} = {values(name)}" for name in RELIED_ON)
+    return common + "".join(f" /*M!100201 , {name} = {values(name)} */" for name in _MARIADB)
+
+
+_OURS = _sets({**RELIED_ON, **_MARIADB}.__getitem__)
+_SETUP = f"SET NAMES utf8mb4, {_OURS}"
+_READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
+# A merge may be on the store's connection, where the settings of the block must be restored.
+KEEP = f"SET {', '.join(f'@offsetkeeper_{name} = @@{name}' for name in RELIED_ON)}" + "".join(
+    f" /*M!100201 , @offsetkeeper_{name} = @@{name} */" for name in _MARIADB
+)
+SET = f"SET {_OURS}"
+RESTORE = f"SET {_sets('@offsetkeeper_{}'.format)}"
+
+
+class MySQLDatabase(ServerDatabase[Connection]):
+    """The database of a URL. See `sinks.marks.Database`.
+
+    Attributes:
+        name: the database in the URL.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    _connections: Connections
+
+    def __init__(self, url: str) -> None:
+        read, library = read_url(url)
+        self.name = read.settings.schema
+        self._timeout = read.settings.timeout
+        timeouts = {"read_timeout": self._timeout, "write_timeout": self._timeout}
+        executors = {**library, **timeouts, "charset": "utf8mb4", "autocommit": None}
+        connections = Connections(read, library, partial(_prepare, self._timeout), several=True)
+        super().__init__(read.address, executors, connections)
+
+    def transaction(self, work: Callable[[Connection], None]) -> None:
+        """Do `work` in a transaction of a separate connection, and return when it is durable."""
+        try:
+            with self._connections.lend() as connection:
+                try:
+                    self._transact(connection, work)
+                finally:
+                    connection.drop()
+        except StoreUnavailable as error:
+            raise SinkError(str(error)) from error
+
+    @contextmanager
+    def request(self, connection: Connection) -> Iterator[None]:
+        """Limit the time of each answer in the block, and translate errors."""
+        connection.limit(self._timeout)
+        with self._connections.request(connection):
+            yield
+
+    def _transact(self, connection: Connection, work: Callable[[Connection], None]) -> None:
+        with self.request(connection):
+            # A driver that stalls here holds its locks only as long as another run waits for them.
+            connection.execute(f"SET SESSION wait_timeout = {max(1, int(self._timeout))}")
+            connection.begin()
+        work(connection)
+        connection.limit(self._timeout)
+        with self._connections.request(connection, OutcomeUnknown):
+            connection.commit()
+        with suppress(OffsetkeeperError), self.request(connection):  # harmless: all is committed
+            connection.drop_staged()
+
+
+def _prepare(timeout: float, connection: Connection) -> None:
+    """Set up a new connection. It is not a method: a pool that refers to its session is never collected."""
+    locks = max(1, int(timeout))  # otherwise the server waits after this side gave up
+    for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"):
+        connection.execute(statement)

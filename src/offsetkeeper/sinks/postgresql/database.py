@@ -1,0 +1,58 @@
+"""The driver's connections to the database of a PostgreSQL table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from psycopg import sql
+
+from offsetkeeper.clients.postgresql import Connection, Connections, read_url
+from offsetkeeper.clients.postgresql_server import DURABLE
+from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.sinks.staged_table import ServerDatabase
+
+# Executors may copy for any time, but notice within half a minute that the server is gone.
+_EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
+# A driver that stalls here holds its locks only as long as another run waits for them.
+# READ COMMITTED, so that the last look at the table sees what others have changed since the begin.
+_BEGIN = sql.SQL(
+    f"begin isolation level read committed; {DURABLE}; set local idle_in_transaction_session_timeout = {{}}"
+)
+
+
+class PostgreSQLDatabase(ServerDatabase[Connection]):
+    """The database of a URL. See `sinks.marks.Database`.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    _connections: Connections
+
+    def __init__(self, url: str) -> None:
+        read, libpq = read_url(url)
+        executors = {**_EXECUTORS, **libpq, "client_encoding": "utf8"}
+        super().__init__(read.address, executors, Connections(read, libpq, lambda _: None))
+        self._begin = _BEGIN.format(sql.Literal(max(1, int(read.settings.timeout * 1000))))
+
+    def transaction(self, work: Callable[[Connection], None]) -> None:
+        """Do `work` in a transaction, and return when it is durable.
+
+        Raises:
+            SinkError: nothing was written.
+            OutcomeUnknown: the reply to the commit was lost.
+        """
+        try:
+            with self._connections.lend() as connection:
+                with self.request(connection):
+                    connection.execute(self._begin)
+                work(connection)
+                with self._connections.request(connection, OutcomeUnknown, SinkError):
+                    connection.execute("commit")
+        except StoreUnavailable as error:
+            raise SinkError(str(error)) from error
+
+    def request(self, connection: Connection) -> AbstractContextManager[None]:
+        """See `sinks.marks.Database`."""
+        return self._connections.request(connection)

@@ -1,0 +1,159 @@
+"""A table of a database server: executors stage the rows of a batch, and the driver merges them in one transaction.
+
+What PostgreSQL and MySQL have in common: how a batch is staged, written and dropped, and the driver's connections.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from offsetkeeper.clients.pool import Pool
+from offsetkeeper.core import environment
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.store import Store, TransactionalStore
+from offsetkeeper.errors import SinkError
+from offsetkeeper.sinks.staging import asked, copied, staging_prefix
+from offsetkeeper.sinks.table import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+C = TypeVar("C")  # a connection
+T = TypeVar("T")
+Write = Callable[[Iterator[Any]], Iterator[Any]]
+RESULT = "attempt long, rows long"
+
+
+class ServerDatabase(Generic[C]):
+    """The driver's connections to a database: opened when needed, and opened again after they were lost.
+
+    A subclass is a `sinks.marks.Database`.
+
+    Args:
+        address: the URL without credentials.
+        executors: settings of the client library for executors, with the password: never show them.
+        connections: the connections; they must not refer to this object, which would never be collected.
+    """
+
+    def __init__(self, address: str, executors: Mapping[str, Any], connections: Pool[C]) -> None:
+        self.address = address
+        self.executors = dict(executors)
+        self._connections = connections
+        weakref.finalize(self, connections.close)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+    def run(self, work: Callable[[C], T]) -> T:
+        """Return the result of `work`. It may be called twice: a kept connection may turn out to be lost.
+
+        Raises:
+            SinkError: the database could not be reached.
+            Refused: the database refused the request.
+        """
+        return asked(lambda: self._run(work))
+
+    def transaction(self, work: Callable[[C], None]) -> None:
+        """See `sinks.marks.Database`."""
+        raise NotImplementedError
+
+    def request(self, connection: C) -> AbstractContextManager[None]:
+        """See `sinks.marks.Database`."""
+        raise NotImplementedError
+
+    def _run(self, work: Callable[[C], T]) -> T:
+        with self._connections.lend() as connection, self.request(connection):
+            return work(connection)
+
+
+class Staged(Protocol):
+    """A staging table, and how its rows get into the target.
+
+    Attributes:
+        prefix: common prefix of the names of all staging tables of the group for the target.
+    """
+
+    @property
+    def prefix(self) -> str:
+        """See `Staged`."""
+        ...
+
+    def drop(self, connection: Any) -> None:
+        """Drop it. A table that is still in use is left for a later run."""
+        ...
+
+    def finish(self, connection: Any, attempts: Mapping[int, int], *, tidy: bool) -> None:
+        """Merge the rows of these attempts into the target, in the connection's transaction; see `Joiner`.
+
+        Args:
+            connection: a connection in a transaction.
+            attempts: number of rows of each attempt that staged them.
+            tidy: whether to also drop staging tables of other runs of the group.
+        """
+        ...
+
+
+S = TypeVar("S", bound=Staged)
+
+
+class StagedTable(Generic[C, S]):
+    """The common part of the sinks behind `Table` for database servers; it is a `Joiner` and a `Writer`.
+
+    Args:
+        database: the database of the table.
+        target: the table as the user named it.
+    """
+
+    _SCHEMES: tuple[str, ...]  # how addresses of stores begin that may be in the same database
+
+    def __init__(self, database: ServerDatabase[C], target: Target) -> None:
+        self._database = database
+        self._target = target
+        self._run = environment.token(4)
+        self._tidied: set[str] = set()
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
+        """See `Joiner`."""
+        staged, write = self._database.run(lambda connection: self._begin(connection, frame, batch))
+        try:
+            attempts = copied(frame, write, RESULT)
+            self._check(staged, attempts)
+        except BaseException:
+            with suppress(SinkError):
+                self._database.run(staged.drop)
+            raise
+        return lambda connection: self._finish(staged, connection, attempts)
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """See `Writer`."""
+        self._database.transaction(self.stage(frame, batch))
+
+    def _begin(self, connection: C, frame: DataFrame, batch: Batch) -> tuple[S, Write]:
+        """Return a new staging table for a frame, and the work of a task that fills it."""
+        raise NotImplementedError
+
+    def _check(self, staged: S, attempts: Mapping[int, int]) -> None:
+        """Check the rows that were staged, before the merge."""
+
+    def _finish(self, staged: S, connection: C, attempts: Mapping[int, int]) -> None:
+        staged.finish(connection, attempts, tidy=self._is_first(staged.prefix))
+
+    def _names(self, batch: Batch, schema: str, table: str) -> tuple[str, str, str]:
+        """Return the prefixes of the staging tables of the group and of this run, and the name of a new one."""
+        prefix = staging_prefix(batch.group, schema, table)
+        mine = f"{prefix}{self._run}_"
+        return prefix, mine, f"{mine}{environment.token(4)}"
+
+    def _is_in_database_of(self, store: Store, identity: Callable[[C], str]) -> bool:
+        if not isinstance(store, TransactionalStore) or not store.address.startswith(self._SCHEMES):
+            return False
+        return store.identity() == self._database.run(identity)
+
+    def _is_first(self, prefix: str) -> bool:
+        """Whether this is the first batch of this run into that table."""
+        first = prefix not in self._tidied
+        self._tidied.add(prefix)
+        return first
