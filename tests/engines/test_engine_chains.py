@@ -27,7 +27,7 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
-from offsetkeeper.operate.reset import apply_reset, known_history, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.reset import Scope, apply_reset, known_history, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.sinks import Lander, Table
 from offsetkeeper.testing.simulator.previews import Account, Act, Promise
@@ -146,7 +146,7 @@ class Chain:
         """Reset all partitions, or one."""
         to = self.chance.choice(("earliest", "latest", "offset"))
         one = self.chance.choice((None, TopicPartition(self.topic, self.chance.randrange(self.partitions))))
-        which: dict[str, Any] = {"topics": [self.topic]} if one is None else {"partitions": [one]}
+        which: dict[str, Any] = {"scope": Scope(topics=[self.topic]) if one is None else Scope([one])}
         with self._acting() as (ledger, cluster):
             target: Any = to
             if to == "offset":

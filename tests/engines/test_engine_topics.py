@@ -13,7 +13,7 @@ from offsetkeeper import Policies, TopicPartition
 from offsetkeeper.errors import SettingsError, StartRefused, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
-from offsetkeeper.operate.reset import apply_reset, plan_reset
+from offsetkeeper.operate.reset import Scope, apply_reset, plan_reset
 
 NewTopic = Callable[..., str]
 
@@ -121,9 +121,7 @@ def test_of_a_topic_that_the_group_knows_a_chosen_partition_is_new_though_the_kn
         forgetting = plan_forgetting(ledger.snapshot, [TopicPartition(name, 0)], ())
         assert forgetting.start(TopicPartition(name, 0)) == "from its beginning"
         apply_forgetting(ledger, forgetting, "begin anew")
-        skipping = plan_reset(
-            ledger.load(), ledger.store.address, cluster, "latest", partitions=[TopicPartition(other, 0)]
-        )
+        skipping = plan_reset(ledger.load(), ledger.store.address, cluster, "latest", Scope([TopicPartition(other, 0)]))
         assert skipping.left == (TopicPartition(other, 1),)
         apply_reset(ledger, cluster, skipping, "from now on")
     read = lab.read(topics={name: [0], other: [1], fresh: [0]}, start="latest")

@@ -32,7 +32,7 @@ from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_client
 from offsetkeeper.monitor.alerts import read_rules
 from offsetkeeper.operate.json_view import group_fields, history_fields
-from offsetkeeper.operate.reset_plan import load_plan, make_reset
+from offsetkeeper.operate.reset_plan import Goal, load_plan, make_reset
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table
 from offsetkeeper.sinks.files.link import Link
 from offsetkeeper.stores import SCHEMES, memory
@@ -325,4 +325,4 @@ def _ledger() -> tuple[Snapshot, tuple[str, str, str]]:
 
 def _plan(held: Snapshot) -> Any:
     bounds = {A: Bounds(0, 50, "id-a"), B: Bounds(0, 50, "id-b")}
-    return make_reset(held, "memory://", {A: Position(1), B: Position(2)}, bounds)
+    return make_reset(held, "memory://", Goal({A: Position(1), B: Position(2)}), bounds)

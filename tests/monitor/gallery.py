@@ -16,7 +16,7 @@ from monitor.scene import LIMIT_S
 from offsetkeeper import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Owner, Snapshot
-from offsetkeeper.core.plan import Policies, plan
+from offsetkeeper.core.plan import FirstOffsets, Policies, plan
 from offsetkeeper.monitor.alerts import Alarm, Key
 from offsetkeeper.monitor.app import Gate, Site
 from offsetkeeper.monitor.connections import Connection
@@ -81,7 +81,7 @@ def group(
     ]
     sample = GroupSample(NOW, snapshot, History(entries[::-1], (), (len(entries), NOW)), points=points, error=error)
     lags = measure(positions, held, NOW, times, dict.fromkeys(topics, retention_ms) if retention_ms else {})
-    stored = plan(name, positions, held, Policies(), first={}, start="earliest")
+    stored = plan(name, positions, held, Policies(), FirstOffsets())
     return sample.with_lags(lags, stored, Outlook(None, None, "", positions))
 
 

@@ -9,7 +9,7 @@ from offsetkeeper import Ledger, Position, TopicPartition, open_store
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Entry, Owner, Snapshot
-from offsetkeeper.core.plan import Plan, Policies, plan
+from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.history import History
@@ -23,7 +23,7 @@ from offsetkeeper.operate.status import Status
 A = TopicPartition("orders", 0)
 SNAPSHOT = Snapshot("shop", version=9, owner=Owner("me", 1), positions={A: Position(0)})
 AHEAD = Outlook(None, None, "", SNAPSHOT.positions)
-PLAN: Plan = plan("shop", {}, {}, Policies(), first={}, start="earliest")
+PLAN: Plan = plan("shop", {}, {}, Policies(), FirstOffsets())
 INTERVAL_S, EVERY_S = 1_500, 5
 
 

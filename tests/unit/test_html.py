@@ -10,7 +10,7 @@ import pytest
 from offsetkeeper import Batch, OffsetRange, Policies, Position, Summary, TopicPartition
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.html import html_table
-from offsetkeeper.core.plan import plan
+from offsetkeeper.core.plan import FirstOffsets, plan
 from offsetkeeper.operate.lag import measure
 
 HOSTILE = "<script>alert('x')</script>&\"><img src=x onerror=y>"
@@ -58,7 +58,7 @@ def shown(value: Any) -> Table:
 
 
 def test_a_plan_begins_with_what_stops_the_run() -> None:
-    table = shown(plan(f"g{HOSTILE}", STORED, BOUNDS, Policies(), first={}, start="earliest"))
+    table = shown(plan(f"g{HOSTILE}", STORED, BOUNDS, Policies(), FirstOffsets()))
     assert HOSTILE in table.caption.replace("\\'", "'")
     stopped, removed, resumed = table.rows[1:]
     assert stopped == [HOSTILE, "1", "below the beginning", "2", "5..20", "-", "3", "-", "-", "below_beginning=stop"]

@@ -25,6 +25,7 @@ from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import (
+    Scope,
     Shift,
     apply_reset,
     known_history,
@@ -110,8 +111,9 @@ class Group:
     def plan(self, to: Any, *partitions: TopicPartition, **names: Any) -> ResetPlan:
         """Plan a reset."""
         found = self.ledger.load()
-        names = {"history": self.ledger.history(), **names}
-        return plan_reset(found, self.ledger.store.address, self.cluster, to, partitions=partitions, **names)
+        how = {name: names.pop(name) for name in ("history", "clip") if name in names}
+        scope, how = Scope(partitions, **names), {"history": self.ledger.history(), **how}
+        return plan_reset(found, self.ledger.store.address, self.cluster, to, scope, **how)
 
     def do(self, plan: ResetPlan, *, force: bool = False) -> None:
         """Do what a plan says."""
@@ -749,7 +751,7 @@ def test_a_reset_back_to_a_cluster_counts_what_was_read_there(group: Group, to: 
     ledger.rewind({A0: Position(5, cluster_id="there")}, "to the new cluster")
     group.kafka.found = {A0: Bounds(30, 100, cluster_id="here")}
     named = () if isinstance(to, dict) else (A0,)
-    plan = plan_reset(ledger.load(), "", group.cluster, to, partitions=named, history=ledger.history())
+    plan = plan_reset(ledger.load(), "", group.cluster, to, Scope(named), history=ledger.history())
     assert counted(plan, A0) == numbers
 
 

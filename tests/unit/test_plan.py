@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.core.plan import Plan, PlanRow, Policies, Verdict, plan
+from offsetkeeper.core.plan import FirstOffsets, Plan, PlanRow, Policies, Verdict, plan
 from offsetkeeper.core.rules import Author, Rewind, decide
 from offsetkeeper.errors import SettingsError, StartRefused
 
@@ -30,7 +31,7 @@ def planned(
     start: str = "earliest",
     by_hand: dict[TopicPartition, int] | None = None,
 ) -> Plan:
-    return plan("g", stored, found, policies, first=first or {}, start=start, given=by_hand)
+    return plan("g", stored, found, policies, FirstOffsets(start, first or {}, given=by_hand or {}))
 
 
 def only(plan_: Plan) -> PlanRow:
@@ -55,8 +56,9 @@ def test_a_position_that_the_store_has_lost_stops_the_start() -> None:
     found = {P0: Bounds(0, 9), P1: Bounds(0, 9), P2: Bounds(0, 9)}
     ledger = Snapshot("g", 1, positions={OTHER: Position(1)}, missing=frozenset({P0, P1}))
 
-    def rows(ledger: Snapshot, **given: Any) -> list[tuple[Verdict, int | None]]:
-        made = plan("g", ledger.positions, found, STOP, first={P2: 9}, start="latest", missing=ledger.missing, **given)
+    def rows(ledger: Snapshot, given: Mapping[TopicPartition, int] | None = None) -> list[tuple[Verdict, int | None]]:
+        first = FirstOffsets("latest", {P2: 9}, given=given or {})
+        made = plan("g", ledger.positions, found, STOP, first, missing=ledger.missing)
         return [(row.verdict, row.start) for row in made.rows if row.bounds]
 
     assert rows(ledger) == [(Verdict.MISSING, None), (Verdict.MISSING, None), (Verdict.NEW, 0)]
@@ -65,7 +67,7 @@ def test_a_position_that_the_store_has_lost_stops_the_start() -> None:
     reset = decide(ledger, Rewind({P0: Position(3)}), author).after
     assert rows(reset) == [(Verdict.RESUME, 3), (Verdict.MISSING, None), (Verdict.NEW, 0)]
     with pytest.raises(StartRefused, match=r"(?s)orders 1: position missing.*lost positions"):
-        plan("g", {}, found, STOP, first={}, start="latest", missing=reset.missing).check()
+        plan("g", {}, found, STOP, FirstOffsets("latest"), missing=reset.missing).check()
 
 
 @pytest.mark.parametrize("policy", ["stop", "end", "beginning"])
@@ -102,7 +104,7 @@ def test_positions_of_partitions_that_are_not_read_make_their_topic_known() -> N
 
     def row(stored: dict[TopicPartition, Position], others: dict[TopicPartition, Position]) -> PlanRow:
         found = {P0: Bounds(0, 9, "new")}
-        return only(plan("g", stored, found, STOP, first={P0: 9}, start="latest", others=others))
+        return only(plan("g", stored, found, STOP, FirstOffsets("latest", {P0: 9}), others=others))
 
     for others, verdict, start in (
         ({P1: Position(7, "new")}, Verdict.NEW, 0),
@@ -494,8 +496,8 @@ def test_an_offset_by_hand_counts_again_for_a_partition_that_was_forgotten() -> 
     """For one that was read on it does not; nor for one whose position is lost."""
 
     def row(stored: dict[TopicPartition, Position], missing: tuple[TopicPartition, ...] = ()) -> PlanRow:
-        how: dict[str, Any] = {"first": {}, "start": "earliest", "given": {P0: 50}, "missing": missing, "again": True}
-        return plan("g", stored, {P0: Bounds(0, 100, "id")}, Policies(), **how).rows[0]
+        first = FirstOffsets(given={P0: 50}, again=True)
+        return plan("g", stored, {P0: Bounds(0, 100, "id")}, Policies(), first, missing=missing).rows[0]
 
     assert row({P0: Position(70, "id")}).verdict is Verdict.GIVEN_AGAIN
     assert row({}, (P0,)).stops

@@ -7,7 +7,7 @@ import pytest
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Move
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.core.plan import Plan, Policies, plan
+from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
 from offsetkeeper.engines.read_before import read_before
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -17,7 +17,7 @@ def planned(stored: dict[TopicPartition, int], given: dict[TopicPartition, int] 
     """Return the plan of a start; Kafka holds offsets 0 to 100 of partition 0, and of partition 1 if it is stored."""
     positions = {tp: Position(offset) for tp, offset in stored.items()}
     bounds = {tp: Bounds(0, 100) for tp in {A, *stored}}
-    return plan("shop", positions, bounds, Policies(), first={}, start="earliest", given=given)
+    return plan("shop", positions, bounds, Policies(), FirstOffsets(given=given or {}))
 
 
 def entry(version: int, event: str, before: int | None, after: int) -> Entry:

@@ -17,7 +17,7 @@ from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError, Stale
 from offsetkeeper.operate.audit import Read
-from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
+from offsetkeeper.operate.reset_plan import Dropped, Goal, ResetPlan, Step, load_plan, make_reset, positions_before
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B, C, D = (TopicPartition(topic, 0) for topic in "abcd")
@@ -26,7 +26,7 @@ FOUND = {A: Bounds(10, 100, "id"), B: Bounds(0, 5, "new"), C: Bounds(3, 9, "c")}
 
 
 def reset(targets: dict[TopicPartition, int]) -> ResetPlan:
-    return make_reset(SNAPSHOT, "memory://s", {tp: Position(at) for tp, at in targets.items()}, FOUND)
+    return make_reset(SNAPSHOT, "memory://s", Goal({tp: Position(at) for tp, at in targets.items()}), FOUND)
 
 
 def test_each_step_counts_what_is_read_again_and_what_is_skipped() -> None:
@@ -44,7 +44,9 @@ def test_each_step_counts_what_is_read_again_and_what_is_skipped() -> None:
 def test_of_a_topic_that_was_made_again_nothing_was_read(new: int, again: int, skipped: int) -> None:
     """It said "skipped 10" of a new topic of 60 records, of which none was ever read."""
     snapshot = Snapshot("g", positions={A: Position(50, "id", "here")})
-    plan = make_reset(snapshot, "memory://s", {A: Position(new)}, {A: Bounds(0, 60, "id of now", cluster_id="here")})
+    plan = make_reset(
+        snapshot, "memory://s", Goal({A: Position(new)}), {A: Bounds(0, 60, "id of now", cluster_id="here")}
+    )
     [step] = plan.steps
     assert (step.replayed, step.skipped) == (again, skipped)
     assert any("deleted and created again" in note for note in plan.notes)
@@ -54,7 +56,7 @@ def test_of_a_topic_that_was_made_again_nothing_was_read(new: int, again: int, s
 def test_of_a_batch_of_the_older_topic_nothing_is_read_again() -> None:
     batch = Batch("g", "token", 1, (OffsetRange(*A, 0, 20), OffsetRange(*B, 5, 9)))
     snapshot = Snapshot("g", positions={A: Position(0, "id"), B: Position(5)}, pending=batch)
-    plan = make_reset(snapshot, "memory://s", {A: Position(0)}, {A: Bounds(0, 60, "id of now")})
+    plan = make_reset(snapshot, "memory://s", Goal({A: Position(0)}), {A: Bounds(0, 60, "id of now")})
     assert plan.drops is not None
     assert plan.drops.again == (OffsetRange(*B, 5, 9),)
 
@@ -64,7 +66,7 @@ def test_partitions_of_a_topic_that_was_made_again_and_are_not_named_are_told() 
     other = TopicPartition("a", 1)
     batch = Batch("g", "token", 1, (OffsetRange(*A, 0, 20), OffsetRange(*other, 5, 9)))
     snapshot = Snapshot("g", positions={A: Position(0, "id"), other: Position(5, "id")}, pending=batch)
-    plan = make_reset(snapshot, "memory://s", {A: Position(0)}, {A: Bounds(0, 60, "id of now")})
+    plan = make_reset(snapshot, "memory://s", Goal({A: Position(0)}), {A: Bounds(0, 60, "id of now")})
     assert plan.left == (other,)
     assert plan.drops is not None
     assert plan.drops.again == ()
@@ -76,14 +78,14 @@ def test_of_a_dropped_batch_comes_again_what_stays_in_the_cluster_that_the_group
     batch = Batch("g", "token", 1, (OffsetRange(*A, 0, 20), OffsetRange(*other, 5, 9)))
     positions = {A: Position(0, cluster_id="here"), other: Position(5, cluster_id="here")}
     there = {A: Bounds(0, 60, cluster_id="there")}
-    plan = make_reset(Snapshot("g", positions=positions, pending=batch), "", {A: Position(0)}, there)
+    plan = make_reset(Snapshot("g", positions=positions, pending=batch), "", Goal({A: Position(0)}), there)
     assert plan.drops is not None
     assert plan.drops.again == (OffsetRange(*other, 5, 9),)
 
 
 def test_of_another_cluster_nothing_was_read() -> None:
     snapshot = Snapshot("g", positions={A: Position(50, "id", "here")})
-    plan = make_reset(snapshot, "memory://s", {A: Position(60)}, {A: Bounds(0, 60, "id", cluster_id="there")})
+    plan = make_reset(snapshot, "memory://s", Goal({A: Position(60)}), {A: Bounds(0, 60, "id", cluster_id="there")})
     assert [(step.replayed, step.skipped) for step in plan.steps] == [(0, 60)]
     assert any("the Kafka cluster here" in note for note in plan.notes)
 
@@ -127,7 +129,7 @@ def test_of_many_wrong_ones_the_first_are_named() -> None:
 def test_a_plan_comes_back_from_its_file() -> None:
     pending = Batch("g", "token", 2, (OffsetRange(*A, 50, 60),), written=("table",))
     before = replace(SNAPSHOT, pending=pending)
-    plan = make_reset(before, "memory://s", {A: Position(20), C: Position(5)}, FOUND, [B], [D])
+    plan = make_reset(before, "memory://s", Goal({A: Position(20), C: Position(5)}), FOUND, [B], [D])
     assert (plan.left, plan.gone, plan.drops) == (
         (B,),
         (D,),
@@ -135,11 +137,11 @@ def test_a_plan_comes_back_from_its_file() -> None:
     )
     assert load_plan(plan.dump(), "here") == plan
     landing = replace(pending, ranges=(*pending.ranges, OffsetRange(*B, 5, 6)), lands_in=("table",))
-    partly = make_reset(replace(SNAPSHOT, pending=landing), "memory://s", {A: Position(20)}, FOUND)
+    partly = make_reset(replace(SNAPSHOT, pending=landing), "memory://s", Goal({A: Position(20)}), FOUND)
     assert partly.drops == Dropped("g/token/2", ("table",), ("table",), landing.ranges[:1], landing.ranges[1:])
     assert "Otherwise they are read again, and come twice into outputs that have it: b 0 5 6" in " ".join(partly.notes)
     assert load_plan(partly.dump(), "here") == partly
-    still = make_reset(SNAPSHOT, "memory://s", {A: Position(50)}, FOUND)
+    still = make_reset(SNAPSHOT, "memory://s", Goal({A: Position(50)}), FOUND)
     assert still.stays == ((A, 50),)
     assert load_plan(still.dump(), "here") == still
 
@@ -238,11 +240,13 @@ def test_a_history_that_was_pruned_does_not_reach_back() -> None:
 def test_a_batch_that_is_dropped_is_told_with_all_that_comes_again_also_where_nothing_moves() -> None:
     batch = Batch("g", "token", 2, (OffsetRange(*A, 50, 60), OffsetRange(*D, 5, 9)), lands_in=("",))
     before = replace(SNAPSHOT, positions={A: Position(50), D: Position(5)}, pending=batch)
-    plan = make_reset(before, "memory://s", {A: Position(60)}, {**FOUND, A: Bounds(0, 60)})
+    plan = make_reset(before, "memory://s", Goal({A: Position(60)}), {**FOUND, A: Bounds(0, 60)})
     assert plan.drops is not None
     assert (plan.drops.again, plan.drops.stays) == ((), (OffsetRange(*D, 5, 9),))
     assert "are read again, and come twice into outputs that have it: d 0 5 9" in "\n".join(plan.notes)
-    plan = make_reset(replace(before, pending=replace(batch, lands_in=())), "memory://s", {A: Position(60)}, FOUND)
+    plan = make_reset(
+        replace(before, pending=replace(batch, lands_in=())), "memory://s", Goal({A: Position(60)}), FOUND
+    )
     assert plan.drops is not None
     assert (plan.drops.again, plan.drops.stays) == ((OffsetRange(*D, 5, 9),), ())
     assert "read again, and may come twice into outputs that have it: d 0 5 9" in "\n".join(plan.notes)
@@ -251,10 +255,10 @@ def test_a_batch_that_is_dropped_is_told_with_all_that_comes_again_also_where_no
 def test_a_batch_none_of_whose_partitions_moves_is_told_to_stay() -> None:
     batch = Batch("g", "token", 2, (OffsetRange(*A, 50, 60),), lands_in=("",))
     before = replace(SNAPSHOT, pending=batch)
-    plan = make_reset(before, "memory://s", {A: Position(50), C: Position(5)}, FOUND)
+    plan = make_reset(before, "memory://s", Goal({A: Position(50), C: Position(5)}), FOUND)
     assert (plan.drops, plan.keeps) == (None, "g/token/2")
     assert "batch g/token/2 was begun and not committed: none of its partitions moves, so it stays" in plan.notes[0]
     assert load_plan(plan.dump(), "here") == plan
-    left = make_reset(replace(SNAPSHOT, unsettled=batch), "memory://s", {C: Position(5)}, FOUND)
+    left = make_reset(replace(SNAPSHOT, unsettled=batch), "memory://s", Goal({C: Position(5)}), FOUND)
     assert left.unsettled == "g/token/2"
     assert "batch g/token/2 was dropped by an earlier reset" in left.notes[0]

@@ -10,7 +10,7 @@ import pytest
 
 from offsetkeeper import Policies, Position, TopicPartition
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.plan import Plan, Verdict, plan
+from offsetkeeper.core.plan import FirstOffsets, Plan, Verdict, plan
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import SettingsError, StartRefused
 from offsetkeeper.readers import StreamStart
@@ -78,7 +78,7 @@ def test_what_names_no_topics_is_refused(wanted: Any, exclude: Any, said: str) -
 def planned(policies: Policies, *stored: TopicPartition, pattern: bool = True) -> Plan:
     positions = dict.fromkeys(stored, Position(7))
     bounds = {A0: Bounds(5, 9), B0: Bounds(3, 8)}
-    return plan("g", positions, bounds, policies, first={B0: 8, A0: 9}, start="latest", pattern=pattern)
+    return plan("g", positions, bounds, policies, FirstOffsets("latest", {B0: 8, A0: 9}, pattern=pattern))
 
 
 def test_a_topic_that_a_pattern_finds_later_begins_at_its_beginning() -> None:

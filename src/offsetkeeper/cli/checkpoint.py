@@ -16,27 +16,21 @@ from offsetkeeper.cli.changes import Execute
 from offsetkeeper.cli.modify import copy_group
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import (
-    ByDuration,
     Clip,
     DryRun,
-    FromFile,
     Scope,
-    ShiftBy,
-    ToCurrent,
-    ToDatetime,
-    ToEarliest,
-    ToLatest,
-    ToOffset,
+    Targets,
     check_execute,
     only,
     parse_scope,
     read_csv,
-    targets,
+    taking_targets,
 )
 from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError, listed
+from offsetkeeper.operate.reset import Scope as ResetScope
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_plan import select
 
@@ -224,6 +218,7 @@ def seed(
 
 
 @app.command()
+@taking_targets
 def move(
     context: typer.Context,
     place: Place,
@@ -232,14 +227,7 @@ def move(
     kafka: options.Kafka = None,
     topic: Scope = None,
     to_batch: Annotated[int | None, typer.Option(min=0, help="Move to the end of this batch.")] = None,
-    to_earliest: ToEarliest = False,
-    to_latest: ToLatest = False,
-    to_current: ToCurrent = False,
-    to_offset: ToOffset = None,
-    to_datetime: ToDatetime = "",
-    by_duration: ByDuration = "",
-    shift_by: ShiftBy = None,
-    from_file: FromFile = None,
+    targets: Targets,
     clip: Clip = False,
     group: Annotated[
         str, typer.Option(help="The group to take from --from-file, if the file has several groups.")
@@ -254,29 +242,17 @@ def move(
     Example: offsetkeeper checkpoint move checkpoints/orders --topic orders:0 --to-offset 1200 --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
-    if group and from_file is None:
+    if group and targets.from_file is None:
         raise SettingsError("--group selects lines of a --from-file: give --from-file too, or leave --group out")
     files = _open(context, place)
     found = checkpoint.read_checkpoint(files)
-    given = targets(
-        to_earliest=to_earliest,
-        to_latest=to_latest,
-        to_current=to_current,
-        to_offset=to_offset,
-        to_datetime=to_datetime,
-        by_duration=by_duration,
-        shift_by=shift_by,
-        from_file=from_file,
-        group=group,
-        grouped=bool(group),
-    )
+    given = targets.given(group, grouped=bool(group))
     given += [] if to_batch is None else [checkpoint.offsets_after(found, to_batch)]
     to = only(given)
-    partitions, topics = parse_scope(topic or [])
     positions = {tp: Position(at) for tp, at in found.next().positions.items()}
     with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
         snapshot = Snapshot("checkpoint", positions=positions)
-        made = plan_reset(snapshot, files.address, cluster, to, partitions=partitions, topics=topics, clip=clip)
+        made = plan_reset(snapshot, files.address, cluster, to, ResetScope(*parse_scope(topic or [])), clip=clip)
     edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
     edit = replace(edit, notes=(*edit.notes, *made.clips))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)

@@ -14,28 +14,22 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute, Force, Reason, finish
 from offsetkeeper.cli.output import complain, say, say_json, shown
 from offsetkeeper.cli.targets import (
-    ByDuration,
     Clip,
     DryRun,
-    FromFile,
     Scope,
-    ShiftBy,
-    ToCurrent,
-    ToDatetime,
-    ToEarliest,
-    ToLatest,
-    ToOffset,
+    Targets,
     check_execute,
     dump_csv,
     only,
     parse_scope,
-    targets,
+    taking_targets,
     write_text,
 )
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
+from offsetkeeper.operate.reset import Scope as ResetScope
 from offsetkeeper.operate.reset import check_reset, known_history, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
 
@@ -44,6 +38,7 @@ Groups = Annotated[
 ]
 
 
+@taking_targets
 def reset(
     groups: Groups = None,
     *,
@@ -55,14 +50,7 @@ def reset(
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="Reset all topics of the group and the topics in offsetkeeper.toml.")
     ] = False,
-    to_earliest: ToEarliest = False,
-    to_latest: ToLatest = False,
-    to_current: ToCurrent = False,
-    to_offset: ToOffset = None,
-    to_datetime: ToDatetime = "",
-    by_duration: ByDuration = "",
-    shift_by: ShiftBy = None,
-    from_file: FromFile = None,
+    targets: Targets,
     clip: Clip = False,
     export: Annotated[bool, typer.Option("--export", help="Print the new offsets as a CSV for --from-file.")] = False,
     save: Annotated[Path | None, typer.Option(help="Save the plan to this file. Execute it later with --plan.")] = None,
@@ -83,26 +71,16 @@ def reset(
     chosen = options.settings(store, brokers, kafka)
     moved = _moved_groups(chosen, groups or [], every=all_groups, one=plan is not None or save is not None)
     grouped = all_groups or len(moved) > 1  # CSV and JSON have the same shape, whatever the store has
-    wanted = partial(
-        targets,
-        to_earliest=to_earliest,
-        to_latest=to_latest,
-        to_current=to_current,
-        to_offset=to_offset,
-        to_datetime=to_datetime,
-        by_duration=by_duration,
-        shift_by=shift_by,
-        from_file=from_file,
-        grouped=grouped,
-    )
-    given = {group: wanted(group=group) for group in moved}
+    given = {group: targets.given(group, grouped=grouped) for group in moved}
     if plan is not None and (any(given.values()) or topic or all_topics):
         raise SettingsError("--plan has targets and topics already: give no others")
     to = {group: only(each) for group, each in given.items()} if plan is None else {}
-    partitions, topics = _scope(topic or [], all_topics=all_topics, said=plan is not None or from_file is not None)
+    partitions, topics = _scope(
+        topic or [], all_topics=all_topics, said=plan is not None or targets.from_file is not None
+    )
     with ExitStack() as stack:
         ledgers = {group: stack.enter_context(options.open_ledger(chosen, group)) for group in moved}
-        if export and to_current and save is None and not execute:
+        if export and targets.to_current and save is None and not execute:
             # An export of stored positions does not ask Kafka: it is a record for later.
             stored = {group: _stored(ledger, partitions, topics) for group, ledger in ledgers.items()}
             _export(stored, grouped=grouped)
@@ -116,10 +94,10 @@ def reset(
                 )
             ]
         else:
-            topics |= set(chosen.topics) if all_topics and from_file is None else set()
-            how = partial(plan_reset, partitions=partitions, topics=topics, all_topics=all_topics, clip=clip)
+            topics |= set(chosen.topics) if all_topics and targets.from_file is None else set()
+            how, scope = partial(plan_reset, clip=clip), ResetScope(partitions, topics, all_topics)
             made = [
-                how(each.load(), each.store.address, cluster, to[group], history=known_history(each))
+                how(each.load(), each.store.address, cluster, to[group], scope, history=known_history(each))
                 for group, each in ledgers.items()
             ]
         if save is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -28,56 +30,79 @@ Scope = Annotated[
     list[str] | None,
     typer.Option("--topic", help="A whole topic, or some of its partitions as topic:0,1; may be repeated."),
 ]
-ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="Move to the first offset that Kafka holds.")]
-ToLatest = Annotated[bool, typer.Option("--to-latest", help="Move to the end of each partition.")]
-ToCurrent = Annotated[
-    bool, typer.Option("--to-current", help="Keep the current positions. Use it with --clip, or to export them.")
-]
-ToOffset = Annotated[int | None, typer.Option(min=0, help="Move to this offset.")]
-ToDatetime = Annotated[
-    str, typer.Option(help="Move to the first record at or after this time, such as 2026-01-31T12:00:00+00:00.")
-]
-ByDuration = Annotated[
-    str,
-    typer.Option(help="Move to the first record newer than this time span ago, such as P1DT2H30M, PT1.5H, P1W or 90m."),
-]
 Clip = Annotated[
     bool, typer.Option("--clip", help="If Kafka does not hold an offset, use the nearest offset that it holds.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the change. This is the default without --execute.")]
-ShiftBy = Annotated[
-    int | None, typer.Option(help="Move each position by this many offsets; a negative number moves back.")
-]
-FromFile = Annotated[
-    Path | None, typer.Option(help="Move to the offsets in this CSV, with lines topic,partition,offset.")
-]
 
 
-def targets(
-    *,
-    to_earliest: bool,
-    to_latest: bool,
-    to_offset: int | None,
-    to_datetime: str,
-    by_duration: str,
-    shift_by: int | None,
-    from_file: Path | None,
-    to_current: bool = False,
-    group: str = "",
-    grouped: bool = False,
-) -> list[Target | Shift]:
-    """Return the given targets, each as `plan_reset` takes it; for `group` and `grouped` see `read_csv`.
+class Targets(NamedTuple):
+    """The options that say where offsets are moved to; see `taking_targets`. One of them is given."""
 
-    Raises:
-        SettingsError: a target is wrong.
-    """
-    given: list[Target | Shift] = [*["earliest"] * to_earliest, *["latest"] * to_latest, *["current"] * to_current]
-    given += [] if to_offset is None else [to_offset]
-    given += [parse_datetime(to_datetime)] if to_datetime else []
-    given += [parse_duration(by_duration)] if by_duration else []
-    given += [] if shift_by is None else [Shift(shift_by)]
-    given += [read_csv(from_file, group, grouped=grouped)] if from_file else []
-    return given
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Move to the first offset that Kafka holds.")] = (
+        False
+    )
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Move to the end of each partition.")] = False
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="Keep the current positions. Use it with --clip, or to export them.")
+    ] = False
+    to_offset: Annotated[int | None, typer.Option(min=0, help="Move to this offset.")] = None
+    to_datetime: Annotated[
+        str, typer.Option(help="Move to the first record at or after this time, such as 2026-01-31T12:00:00+00:00.")
+    ] = ""
+    by_duration: Annotated[
+        str,
+        typer.Option(
+            help="Move to the first record newer than this time span ago, such as P1DT2H30M, PT1.5H, P1W or 90m."
+        ),
+    ] = ""
+    shift_by: Annotated[
+        int | None, typer.Option(help="Move each position by this many offsets; a negative number moves back.")
+    ] = None
+    from_file: Annotated[
+        Path | None, typer.Option(help="Move to the offsets in this CSV, with lines topic,partition,offset.")
+    ] = None
+
+    def given(self, group: str = "", *, grouped: bool = False) -> list[Target | Shift]:
+        """Return the given targets, each as `plan_reset` takes it; for `group` and `grouped` see `read_csv`.
+
+        Raises:
+            SettingsError: a target is wrong.
+        """
+        found: list[Target | Shift] = [
+            *["earliest"] * self.to_earliest,
+            *["latest"] * self.to_latest,
+            *["current"] * self.to_current,
+        ]
+        found += [] if self.to_offset is None else [self.to_offset]
+        found += [parse_datetime(self.to_datetime)] if self.to_datetime else []
+        found += [parse_duration(self.by_duration)] if self.by_duration else []
+        found += [] if self.shift_by is None else [Shift(self.shift_by)]
+        found += [read_csv(self.from_file, group, grouped=grouped)] if self.from_file else []
+        return found
+
+
+def taking_targets(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Targets` in place of its parameter `targets`."""
+    hints, options = (get_type_hints(each, include_extras=True) for each in (command, Targets))
+    parameters: list[Parameter] = []
+    for each in signature(command).parameters.values():
+        if each.name == "targets":
+            parameters += [
+                Parameter(name, each.kind, default=Targets._field_defaults[name], annotation=options[name])
+                for name in Targets._fields
+            ]
+        else:
+            parameters.append(each.replace(annotation=hints[each.name]))
+
+    @wraps(command)
+    def wrapped(*arguments: Any, **given: Any) -> None:
+        targets = Targets(**{name: given.pop(name) for name in Targets._fields})
+        command(*arguments, targets=targets, **given)
+
+    wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what Typer reads
+    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapped
 
 
 def only(given: list[Target | Shift]) -> Target | Shift:

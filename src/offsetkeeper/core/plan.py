@@ -24,7 +24,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds, Standing, cut_text, known_ids, seen_at, standing_of
 from offsetkeeper.core.html import html_table
@@ -275,19 +276,37 @@ class Plan:
         return "\n  ".join([self._summary(), *parts])
 
 
+_NO_OFFSETS: Mapping[TopicPartition, int] = MappingProxyType({})
+
+
+class FirstOffsets(NamedTuple):
+    """Where partitions start that no stored position decides.
+
+    Attributes:
+        name: the name of the user's choice, shown in the plan, such as "latest".
+        offsets: the offset that this choice means for each partition that may be a first run; a partition without one
+            starts at its beginning. Empty during a run, when all partitions that appear are new.
+        pattern: whether a pattern finds the topics: a topic that appears later is then not a first run.
+        given: offsets that the user gives for some partitions; they override everything else.
+        again: whether an earlier start was given the same offsets.
+    """
+
+    name: str = "earliest"
+    offsets: Mapping[TopicPartition, int] = _NO_OFFSETS
+    pattern: bool = False
+    given: Mapping[TopicPartition, int] = _NO_OFFSETS
+    again: bool = False
+
+
 def plan(
     group: str,
     stored: Positions,
     bounds: Mapping[TopicPartition, Bounds],
     policies: Policies,
+    first: FirstOffsets,
     *,
-    first: Mapping[TopicPartition, int],
-    start: str,
-    given: Mapping[TopicPartition, int] | None = None,
-    pattern: bool = False,
     missing: Collection[TopicPartition] = (),
     others: Positions = NO_POSITIONS,
-    again: bool = False,
 ) -> Plan:
     """Compare the stored positions with Kafka and decide for each partition.
 
@@ -296,20 +315,14 @@ def plan(
         stored: positions in the store, of all partitions to read.
         bounds: bounds of every partition of the topics to read.
         policies: what to do if a position cannot be resumed.
-        first: the offset that `start` means for each partition that may be a first run; a partition without one starts
-            at its beginning. Empty during a run, when all partitions that appear are new.
-        start: the name of that choice, shown in the plan.
-        given: offsets that the user gives for some partitions; they override everything else.
-        pattern: whether a pattern finds the topics: a topic that appears later is then not a first run.
+        first: where partitions start that no stored position decides.
         missing: partitions whose position the store has lost.
         others: positions of partitions that are not read, of the topics to read: a topic is known by them too.
-        again: whether an earlier start was given the same offsets.
 
     Raises:
         SettingsError: an offset is given for a partition that does not exist, or Kafka does not hold the offset.
     """
-    hand = dict(given or {})
-    for tp, offset in hand.items():
+    for tp, offset in first.given.items():
         _check_given(tp, offset, bounds.get(tp))
     topics, ids = {tp.topic for tp in (*stored, *others, *missing)}, known_ids(bounds)
     current = {
@@ -320,17 +333,17 @@ def plan(
         position, here = stored.get(tp), bounds.get(tp)
         if here is None:
             rows.append(_removed(tp, position, policies))
-        elif tp in hand:
+        elif tp in first.given:
             forgotten = position is None and tp not in missing  # an operator took it out: it begins anew
-            rows.append(_given(tp, position, here, hand[tp], again=again and not forgotten))
+            rows.append(_given(tp, position, here, first.given[tp], again=first.again and not forgotten))
         elif tp in missing:
             rows.append(PlanRow(tp, Verdict.MISSING, None, here, None, "offsets given, or reset", stops=True))
         elif position is None and tp.topic in topics:
             rows.append(_new(tp, here))
-        elif position is None and pattern and topics:
+        elif position is None and first.pattern and topics:
             rows.append(_new_topic(tp, here, policies.new_topics))
         elif position is None:
-            rows.append(_first(tp, here, first, start, policies))
+            rows.append(_first(tp, here, first, policies))
         elif standing_of(position, here) is Standing.RECREATED and tp.topic in current:
             rows.append(replace(_new(tp, here), stored=position))  # the topic is known again: it has grown since
         else:
@@ -359,13 +372,11 @@ def _given(tp: TopicPartition, position: Position | None, here: Bounds, offset: 
     return replace(row, verdict=Verdict.GIVEN_AGAIN, start=None, policy="given before", stops=True)
 
 
-def _first(
-    tp: TopicPartition, here: Bounds, first: Mapping[TopicPartition, int], start: str, policies: Policies
-) -> PlanRow:
+def _first(tp: TopicPartition, here: Bounds, first: FirstOffsets, policies: Policies) -> PlanRow:
     if policies.first_run == "stop":
         return PlanRow(tp, Verdict.FIRST_RUN, None, here, None, "first_run=stop", stops=True)
-    at = first.get(tp, here.beginning)
-    return PlanRow(tp, Verdict.FIRST_RUN, None, here, at, f"start={start}", skipped=max(0, at - here.beginning))
+    at = first.offsets.get(tp, here.beginning)
+    return PlanRow(tp, Verdict.FIRST_RUN, None, here, at, f"start={first.name}", skipped=max(0, at - here.beginning))
 
 
 def _kept(tp: TopicPartition, position: Position, here: Bounds, policies: Policies) -> PlanRow:

@@ -21,7 +21,7 @@ from offsetkeeper.core.offsets import (
     digest_of,
     topics_of,
 )
-from offsetkeeper.core.plan import Plan, Policies, plan
+from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import RangeGone, SettingsError, UnknownTopic, listed
@@ -119,13 +119,15 @@ def ask_plan(
         positions,
         bounds,
         subscription.policies,
-        first=_first(cluster, subscription.start, known, bounds),
-        start=subscription.start_name,
-        given=given,
-        pattern=topics.pattern is not None,
+        FirstOffsets(
+            subscription.start_name,
+            _first(cluster, subscription.start, known, bounds),
+            topics.pattern is not None,
+            given or {},
+            ledger.given == digest_of(given or {}),
+        ),
         missing=ledger.missing,
         others={tp: at for tp, at in known.items() if tp not in positions},
-        again=ledger.given == digest_of(given or {}),
     )
 
 

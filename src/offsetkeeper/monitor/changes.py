@@ -36,6 +36,7 @@ from offsetkeeper.monitor.app import error
 from offsetkeeper.monitor.change_body import SCOPE, TARGETS, check_fields, flag, scope, target, text, version
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.reset import (
+    Scope,
     apply_reset,
     known_history,
     plan_reset,
@@ -99,9 +100,7 @@ class Changes:
                 self._store.address,
                 self._cluster,
                 to,
-                partitions=partitions,
-                topics=topics,
-                all_topics=every,
+                Scope(partitions, topics, every),
                 clip=clip,
                 history=known_history(ledger),
             )

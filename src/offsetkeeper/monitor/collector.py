@@ -16,7 +16,7 @@ from offsetkeeper.core.batch import after
 from offsetkeeper.core.bounds import unreadable
 from offsetkeeper.core.model import Guarantee, Snapshot
 from offsetkeeper.core.offsets import TopicPartition, topics_of
-from offsetkeeper.core.plan import Policies, plan
+from offsetkeeper.core.plan import FirstOffsets, Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable
 from offsetkeeper.kafka import KafkaCluster
@@ -159,7 +159,7 @@ class Collector:
         ahead = outlook(snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
         stored = ahead.positions
         missing = snapshot.missing
-        planned = plan(snapshot.group, stored, bounds, Policies(), first={}, start="earliest", missing=missing)
+        planned = plan(snapshot.group, stored, bounds, Policies(), FirstOffsets(), missing=missing)
         return sample.with_lags(lags, planned, ahead, held)
 
 

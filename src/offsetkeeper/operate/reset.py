@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, first_ms
@@ -17,6 +17,7 @@ from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.reset_plan import (
+    Goal,
     ResetPlan,
     check_exist,
     check_within,
@@ -60,15 +61,30 @@ def known_history(ledger: Ledger, least: int = 0) -> Sequence[Entry]:
         return ledger.history(least) if least else ()
 
 
+class Scope(NamedTuple):
+    """The partitions that a reset moves.
+
+    Attributes:
+        partitions: partitions. Without these and topics, all partitions that the target or the ledger has.
+        topics: topics, each with all of its partitions.
+        all_topics: whether all topics are moved that the ledger has positions of.
+    """
+
+    partitions: Collection[TopicPartition] = ()
+    topics: Collection[str] = ()
+    all_topics: bool = False
+
+
+EVERYTHING = Scope()
+
+
 def plan_reset(
     snapshot: Snapshot,
     store: str,
     cluster: Cluster,
     to: Target | Shift,
+    scope: Scope = EVERYTHING,
     *,
-    partitions: Collection[TopicPartition] = (),
-    topics: Collection[str] = (),
-    all_topics: bool = False,
     clip: bool = False,
     history: Sequence[Entry] = (),
 ) -> ResetPlan:
@@ -79,10 +95,8 @@ def plan_reset(
         store: address of its store.
         cluster: Kafka.
         to: "earliest", "latest", "current", an offset, a time with a time zone, offsets by partition, or a `Shift`.
-        partitions: partitions to move. Without these and `topics`, all partitions that `to` or the ledger has.
-        topics: topics of which all partitions are moved. The plan lists those with a position that are gone in Kafka.
-        all_topics: also move all topics that the ledger has positions of. Partitions without a position that are not
-            named do not move, and the plan lists those of topics that move.
+        scope: the partitions to move. The plan lists partitions of its topics that are gone in Kafka, and partitions
+            without a position that are not named, which do not move.
         clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
         history: the group's history, newest first, see `make_reset`.
 
@@ -90,14 +104,15 @@ def plan_reset(
         Refused: a partition does not exist, has no position to shift, or Kafka does not hold the offset.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    how: dict[str, Any] = {"clip": clip, "history": history}
+    partitions, topics, all_topics = scope
     if isinstance(to, Mapping):
         if not to:
             raise SettingsError("no offsets were given; nothing was changed")
         chosen = select(to, partitions, topics, "the offsets given")
         given = {tp: Position(to[tp]) for tp in chosen}
         left = _left(snapshot, cluster, chosen)
-        return make_reset(snapshot, store, given, _bounds_around(snapshot, cluster, given), left, **how)
+        around = _bounds_around(snapshot, cluster, given)
+        return make_reset(snapshot, store, Goal(given, clip), around, left, history=history)
     stored = set(snapshot.positions)
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
@@ -111,7 +126,7 @@ def plan_reset(
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
     bounds = _with_targets(snapshot, cluster, targets, bounds)
-    plan = make_reset(snapshot, store, targets, bounds, left, gone, **how)
+    plan = make_reset(snapshot, store, Goal(targets, clip), bounds, left, gone, history=history)
     return replace(plan, unsettled="", once_more=()) if to == "current" and not plan.steps else plan
 
 
@@ -288,7 +303,7 @@ def _plan_back(
     every = not (partitions or topics)  # a query's state belongs to all that it has read
     numbers = numbers_before(entries, snapshot.queries, version) if every else {}
     bounds = _bounds_around(snapshot, cluster, back)
-    plan = make_reset(snapshot, ledger.store.address, back, bounds, clip=clip, numbers=numbers, history=entries)
+    plan = make_reset(snapshot, ledger.store.address, Goal(back, clip, numbers), bounds, history=entries)
     return restoring(plan, snapshot, entries, version) if every else plan
 
 

@@ -381,37 +381,48 @@ _FIELDS = {each.name for each in fields(ResetPlan)}
 _STEP_FIELDS = Step(TopicPartition("", 0), None, Position(0), 0, 0).as_dict().keys()
 
 
+class Goal(NamedTuple):
+    """What a reset is to reach.
+
+    Attributes:
+        positions: offset of each partition, with the id of the topic it belongs to, None is the current topic; and with
+            a leader epoch if it belongs to the log of then.
+        clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
+        numbers: the number that the next batch of a query with state gets, by the query's id.
+    """
+
+    positions: Positions
+    clip: bool = False
+    numbers: Queries = NO_QUERIES
+
+
 def make_reset(
     snapshot: Snapshot,
     store: str,
-    targets: Positions,
+    goal: Goal,
     bounds: Mapping[TopicPartition, Bounds],
     left: Iterable[TopicPartition] = (),
     gone: Iterable[TopicPartition] = (),
     *,
-    clip: bool = False,
-    numbers: Queries = NO_QUERIES,
     history: Iterable[Entry] = (),
 ) -> ResetPlan:
-    """Return the plan that moves each partition of `targets` to its offset.
+    """Return the plan that moves each partition of the goal to its offset.
 
     Args:
         snapshot: the group's ledger.
         store: address of its store.
-        targets: offset of each partition, with the id of the topic it belongs to, None is the current topic; and with a
-            leader epoch if it belongs to the log of then.
+        goal: what is to be reached.
         bounds: the offsets that Kafka holds, and where logs were cut since they were read.
         left: partitions without a position that the plan lists as not moved.
         gone: partitions with a position that the plan lists as gone.
-        clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
-        numbers: the number that the next batch of a query with state gets, by the query's id.
         history: the group's history, newest first. It tells which offsets were read; without it, all before a position
             count as read.
 
     Raises:
         Refused: see `check_within`.
     """
-    asked, targets = targets, _clipped(targets, bounds) if clip else targets
+    asked = goal.positions
+    targets = _clipped(asked, bounds) if goal.clip else asked
     check_within(targets, bounds)
     positions = snapshot.positions
     news = {tp: _seen(at, bounds[tp], positions.get(tp)) for tp, at in sorted(targets.items())}
@@ -430,7 +441,7 @@ def make_reset(
     away = {step.topic_partition for step in steps if step.another}
     older = {tp for tp, at in snapshot.positions.items() if tp not in moved and _is_older(at, others.get(tp.topic))}
     counted = snapshot.queries
-    counts = [(query, Count(counted[query], to)) for query, to in sorted(numbers.items()) if counted[query] != to]
+    counts = [(query, Count(counted[query], to)) for query, to in sorted(goal.numbers.items()) if counted[query] != to]
     pending = snapshot.pending if steps or counts else None
     dropped = pending if pending is not None and drops(pending, moved) else None
     unsettled = snapshot.unsettled if steps or counts or _counts_no_more(snapshot, dict(stays)) else None
