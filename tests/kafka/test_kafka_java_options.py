@@ -1,10 +1,18 @@
 """Settings of librdkafka in the words of Kafka's Java client."""
 
+from pathlib import Path
+
 import pytest
 
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import java_options
 from offsetkeeper.kafka.own_settings import librdkafka_options
+
+OIDC = {
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "shop",
+}
 
 
 def test_no_options_stay_none() -> None:
@@ -62,6 +70,28 @@ def test_an_option_without_a_counterpart_names_the_reader_that_takes_it(name: st
 def test_a_password_for_a_mechanism_without_a_login_module_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"GSSAPI.*PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
         java_options({"sasl.username": "shop", "sasl.password": "x"})
+
+
+@pytest.mark.parametrize("name", ["ssl.ca.location", "https.ca.location"])
+def test_a_folder_of_authorities_is_refused_as_java_takes_a_file(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=f"{tmp_path} is a folder, .*reader='packed'"):
+        java_options(OIDC | {name: str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("given", "login"),
+    [
+        ({"https.ca.location": "/etc/ca.pem"}, 'ssl.truststore.location="/etc/ca.pem" ssl.truststore.type="PEM"'),
+        ({"https.ca.pem": "A\nB\n"}, 'ssl.truststore.certificates="A\\nB\\n" ssl.truststore.type="PEM"'),
+        ({"https.ca.location": "probe"}, ""),
+    ],
+)
+def test_the_authorities_of_the_token_endpoint_are_those_of_java_s_login(given: dict[str, str], login: str) -> None:
+    """And not those of the brokers."""
+    both = java_options(OIDC | {"ssl.ca.location": "/etc/brokers.pem"} | given)
+    assert both["ssl.truststore.location"] == "/etc/brokers.pem"
+    alone = java_options(OIDC)["sasl.jaas.config"].removesuffix(";")
+    assert both["sasl.jaas.config"] == f"{alone} {login}".strip() + ";"
 
 
 def test_oidc_becomes_java_s_own_login() -> None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
 
+from fixtures.certificates import Certificates
 from fixtures.guarded import BEARER, Guarded, oidc_options, provider_options
+from fixtures.tls_gate import TlsGate
 from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import SettingsError, TokenUnavailable
 from offsetkeeper.readers import open_reader, reading_error
@@ -35,6 +38,19 @@ def test_tokens_come_from_an_endpoint(
     reader = open_reader(name, brokers=guarded.tokens, group="test", options=options, stall_s=20)
     frame = reader.read(spark, [OffsetRange(receipts, 0, 1, 5)])
     assert [row.offset for row in frame.select("offset").collect()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("form", ["location", "pem"])
+def test_the_connector_too_knows_an_endpoint_by_the_authorities_of_its_own(
+    form: str, guarded: Guarded, token_endpoint: str, receipts: str, spark: SparkSession, certificates: Certificates
+) -> None:
+    """The driver asks for a token when the frame is made, Java when the frame is read."""
+    authority = str(certificates.ca) if form == "location" else certificates.ca.read_text()
+    with TlsGate(certificates.right, urlsplit(token_endpoint).port or 0) as gate:
+        options = oidc_options(f"https://127.0.0.1:{gate.port}/token") | {f"https.ca.{form}": authority}
+        reader = open_reader("connector", brokers=guarded.tokens, group="test", options=options, stall_s=20)
+        frame = reader.read(spark, [OffsetRange(receipts, 0, 1, 5)]).select("offset")
+        assert [row.offset for row in frame.collect()] == [1, 2, 3, 4]
 
 
 def test_a_provider_is_called_on_the_executor_and_what_it_raises_is_told_without_its_text(

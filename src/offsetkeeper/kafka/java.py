@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsetkeeper.errors import SettingsError
@@ -82,6 +83,8 @@ _OIDC_LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCall
 _OIDC = "sasl.oauthbearer."
 _OIDC_PARTS = {f"{_OIDC}client.id": "clientId", f"{_OIDC}client.secret": "clientSecret", f"{_OIDC}scope": "scope"}
 _OIDC_REST = frozenset({f"{_OIDC}method", f"{_OIDC}token.endpoint.url", f"{_OIDC}extensions"})
+_CA = "ssl.ca.location"
+_HTTPS_PARTS = {"https.ca.location": _CA, "https.ca.pem": "ssl.ca.pem"}
 _CALLBACK = "sasl.login.callback.handler.class"
 _JAAS = "sasl.jaas.config"
 _SECRET = re.compile(r"password|passphrase|secret|\.key$|credential", re.IGNORECASE)
@@ -110,7 +113,7 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
         SettingsError: the Java client has no such setting, or cannot read the key; the packed reader supports all.
     """
     given = {name.removeprefix(JAVA): value for name, value in options.items() if name.startswith(JAVA)}
-    left_out = _LEFT_OUT | _LOGIN_PARTS | _OIDC_PARTS.keys() | _OIDC_REST
+    left_out = _LEFT_OUT | _LOGIN_PARTS | _OIDC_PARTS.keys() | _OIDC_REST | _HTTPS_PARTS.keys()
     if _KEY not in given:
         _check_key(options)
     translated: dict[str, str] = {}
@@ -164,8 +167,13 @@ def _der(pem: str) -> bytes:
 def _translate(name: str, value: str) -> dict[str, str]:
     if name == "security.protocol":
         return {name: value.upper()}
-    if (name, value) == ("ssl.ca.location", "probe"):
+    if (name, value) == (_CA, "probe"):
         return {}
+    if name == _CA and Path(value).is_dir():
+        raise SettingsError(
+            f"{value} is a folder, and Spark's own Kafka connector takes the CAs from a file: give one, or use "
+            "reader='packed'"
+        )
     if (name, value) == ("ssl.endpoint.identification.algorithm", "none"):
         return {name: ""}
     if name in _RENAMED or name in _SAME:
@@ -204,6 +212,8 @@ def _token_login(options: Mapping[str, str], given: Mapping[str, str]) -> dict[s
     parts = {java: options[name] for name, java in _OIDC_PARTS.items() if name in options}
     pairs = [each.partition("=") for each in options.get(f"{_OIDC}extensions", "").split(",") if each]
     parts |= {f"extension_{key}": value for key, _, value in pairs}
+    for name in _HTTPS_PARTS.keys() & options.keys():
+        parts |= _translate(_HTTPS_PARTS[name], options[name])  # of the login alone; the client has its own
     login = " ".join(f"{name}={_quoted(value)}" for name, value in parts.items())
     return {
         _CALLBACK: _OIDC_LOGIN,
@@ -213,5 +223,5 @@ def _token_login(options: Mapping[str, str], given: Mapping[str, str]) -> dict[s
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
