@@ -67,6 +67,12 @@ def test_an_option_without_a_counterpart_names_the_reader_that_takes_it(name: st
         java_options({name: "x"})
 
 
+@pytest.mark.parametrize("name", ["ssl.certificate", "ssl.key"])
+def test_a_file_of_a_certificate_of_its_own_is_wanted_as_text(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}.location .*: give its text as {name}.pem, or use reader='packed'"):
+        java_options({f"{name}.location": "/etc/file.pem"})
+
+
 def test_a_password_for_a_mechanism_without_a_login_module_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"GSSAPI.*PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
         java_options({"sasl.username": "shop", "sasl.password": "x"})

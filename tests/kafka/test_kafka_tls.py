@@ -6,23 +6,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, cast
+from urllib.parse import urlencode, urlsplit
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 from engines.changed_files import Changed
 from engines.lab import Lab
-from fixtures.certificates import Certificates
+from fixtures.certificates import Certificates, Pair
 from fixtures.guarded import PASSWORD as OIDC_SECRET
 from fixtures.guarded import oidc_options
 from fixtures.tls_gate import TlsGate
+from offsetkeeper import Batch
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import BrokerUnavailable, NotAuthorized, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster, java_options
+from offsetkeeper.readers import open_reader
 from offsetkeeper.readers.consume import read
 from offsetkeeper.readers.source import Source
 from offsetkeeper.sinks import Topic
@@ -41,11 +44,20 @@ def ssl(certificates: Certificates, **more: str) -> dict[str, str]:
     return {"security.protocol": "ssl", "ssl.ca.location": str(certificates.ca), **given}
 
 
+def own(pair: Pair | None, *, text: bool = False) -> dict[str, str]:
+    """Return the options with a certificate of the client's own, as text or as files."""
+    files = {"certificate": pair.certificate, "key": pair.key} if pair else {}
+    if text:
+        return {f"ssl.{name}.pem": path.read_text() for name, path in files.items()}
+    return {f"ssl.{name}.location": str(path) for name, path in files.items()}
+
+
 class TlsBroker:
-    """A broker with a listener for each certificate."""
+    """A broker with a listener for each certificate, and one that asks its clients for theirs."""
 
     def __init__(self, certificates: Certificates, folder: Any) -> None:
-        pairs = {"RIGHT": certificates.right, "EXPIRED": certificates.expired, "ELSEWHERE": certificates.elsewhere}
+        right = certificates.right
+        pairs = {"RIGHT": right, "EXPIRED": certificates.expired, "ELSEWHERE": certificates.elsewhere, "ASKING": right}
         self._ports = {name: free_port() for name in pairs}
         self.server = KafkaServer()
         plain, controller = f"127.0.0.1:{self.server.port}", f"127.0.0.1:{self.server.controller_port}"
@@ -62,6 +74,8 @@ class TlsBroker:
             keys.write_text(pair.key.read_text() + pair.certificate.read_text())
             ours = f"listener.name.{name.lower()}.ssl."
             self.server._settings |= {f"{ours}keystore.type": "PEM", f"{ours}keystore.location": str(keys)}
+        known = {"client.auth": "required", "truststore.type": "PEM", "truststore.location": str(certificates.ca)}
+        self.server._settings |= {f"listener.name.asking.ssl.{name}": value for name, value in known.items()}
 
     def brokers(self, name: str) -> str:
         """Return the address of a listener."""
@@ -97,7 +111,7 @@ def topic(brokers: str, options: dict[str, str]) -> None:
 def command(brokers: str, options: dict[str, str]) -> None:
     """Ask how far a group is."""
     words = [word for name, value in options.items() for word in ("--kafka", f"{name}={value}")]
-    result = CliRunner().invoke(app, ["lag", "g", "--store", "memory:", "--brokers", brokers, *words])
+    result = CliRunner().invoke(app, ["lag", "g", "--store", "memory:", "--topic", "t", "--brokers", brokers, *words])
     assert isinstance(result.exception, Exception)
     raise result.exception
 
@@ -106,6 +120,17 @@ def records(brokers: str, options: dict[str, str]) -> None:
     """Read as a task on an executor does."""
     source = Source(brokers, options, "g", "read_committed", stall_s=30)
     list(read(source, [("t", 0, 0, 1)]))
+
+
+def values(frame: DataFrame, _: Batch) -> DataFrame:
+    """Return what goes on."""
+    return frame.select("value")
+
+
+def connector(brokers: str, options: dict[str, str]) -> None:
+    """Read by Spark's own connector; what is wrong is told before Spark is asked."""
+    reader = open_reader("connector", brokers=brokers, group="g", options=options)
+    reader.read(cast("SparkSession", None), [OffsetRange("t", 0, 0, 1)])
 
 
 @pytest.mark.parametrize("ask", [look, store, records])
@@ -218,22 +243,58 @@ def test_the_certificate_of_a_token_endpoint_is_checked(certificates: Certificat
         assert OIDC_SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize("ask", [look, store, records])
 def test_a_broker_that_does_not_accept_the_certificate_of_the_client_says_why_at_once(
-    certificates: Certificates, ask: Callable[[str, dict[str, str]], None]
+    certificates: Certificates,
 ) -> None:
     for pair, told in (
         (None, "certificate required"),
         (certificates.stranger, "unknown ca"),
         (certificates.expired, "certificate expired"),
     ):
-        files = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)} if pair else {}
         with TlsGate(certificates.right, clients=certificates.ca) as gate:
             began = time.monotonic()
             refusal = f"the certificate of the client is not accepted by 127.0.0.1:{gate.port}: {told}"
             with pytest.raises((NotAuthorized, Refused), match=refusal):
-                ask(f"127.0.0.1:{gate.port}", ssl(certificates, **files))
+                look(f"127.0.0.1:{gate.port}", ssl(certificates, **own(pair)))
             assert time.monotonic() - began < SOON_S
+
+
+@pytest.mark.parametrize("reader", ["packed", "connector"])
+def test_a_group_lives_where_the_broker_asks_for_certificates(
+    reader: str, broker: TlsBroker, certificates: Certificates, spark: SparkSession
+) -> None:
+    """Its store, reader and output, and the command."""
+    there, options = broker.brokers("ASKING"), ssl(certificates, **own(certificates.client))
+    reads = ssl(certificates, **own(certificates.client, text=True)) if reader == "connector" else options
+    source, target, group = f"from-{reader}", f"to-{reader}", f"with-{reader}"
+    for name in (source, target):
+        broker.server.create_topic(name)
+    store = f"kafka://{there}?{urlencode(options)}"
+    lab = Lab(spark, broker.server, store)
+    lab.produce(source, "a", "b", "c")
+    pipeline = lab.pipeline(source, brokers=there, group=group, kafka=reads, reader=reader)
+    output = Topic(there, target, kafka=options)
+    summary = pipeline.run(spark, values, sink=output, guarantee="exactly_once", until="caught_up")
+    assert summary.ended == "caught_up"
+    assert [each.value for each in committed(broker.server.bootstrap, target)] == [b"a", b"b", b"c"]
+    words = [word for name, value in options.items() for word in ("--kafka", f"{name}={value}")]
+    shown = CliRunner().invoke(app, ["lag", group, "--store", store, "--brokers", there, *words])
+    assert shown.exit_code == 0, shown.output
+    assert source in shown.output
+
+
+@pytest.mark.parametrize("ask", [look, store, records, topic, command, connector])
+def test_a_broker_of_kafka_that_does_not_accept_it_is_told_by_each_client(
+    broker: TlsBroker, certificates: Certificates, ask: Callable[[str, dict[str, str]], None]
+) -> None:
+    """Whatever is wrong with it, Java says one of these."""
+    there = broker.brokers("ASKING")
+    told = f"the certificate of the client is not accepted by {there}: (bad certificate|certificate unknown)"
+    for pair in (None, certificates.stranger):
+        began = time.monotonic()
+        with pytest.raises((NotAuthorized, Refused), match=told):
+            ask(there, ssl(certificates, **own(pair, text=ask is connector)))
+        assert time.monotonic() - began < SOON_S
 
 
 def test_a_certificate_that_the_task_of_a_topic_does_not_accept_is_told(

@@ -59,6 +59,7 @@ _IMPLIED = {
     "ssl.key.pem": {"ssl.keystore.type": "PEM"},
     "ssl.keystore.location": {"ssl.keystore.type": "PKCS12"},
 }
+_AS_TEXT = {"ssl.certificate.location": "ssl.certificate.pem", "ssl.key.location": "ssl.key.pem"}
 # They tune librdkafka's own queues and logs, which the Java client does not have. They do not affect the records.
 _LEFT_OUT = frozenset(
     {
@@ -178,8 +179,9 @@ def _translate(name: str, value: str) -> dict[str, str]:
         return {name: ""}
     if name in _RENAMED or name in _SAME:
         return {_RENAMED.get(name, name): value} | _IMPLIED.get(name, {})
+    instead = f"give its text as {_AS_TEXT[name]}" if name in _AS_TEXT else "leave it out"
     raise SettingsError(
-        f"the Kafka option {name} cannot be handed to Spark's own Kafka connector: leave it out, or use reader='packed'"
+        f"the Kafka option {name} cannot be handed to Spark's own Kafka connector: {instead}, or use reader='packed'"
     )
 
 
