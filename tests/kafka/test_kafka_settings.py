@@ -87,5 +87,5 @@ def test_an_option_that_no_client_can_take_is_refused(options: dict[str, str]) -
 
 @pytest.mark.parametrize("name", ["default.topic.config", "logger", "error_cb", "on_commit"])
 def test_an_option_that_is_an_object_of_python_is_refused(name: str) -> None:
-    with pytest.raises(SettingsError, match="is no text but an object of Python"):
+    with pytest.raises(SettingsError, match="is not a text but an object of Python"):
         KafkaCluster("localhost:9092", {name: "x"})

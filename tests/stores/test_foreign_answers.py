@@ -195,10 +195,10 @@ def test_a_web_server_of_another_kind_is_an_error_of_ours(client: str, answer: s
             gc.collect()
 
 
-def test_a_web_page_is_no_empty_bucket() -> None:
+def test_a_web_page_is_not_an_empty_bucket() -> None:
     """The library of S3 takes it for one, so that a group would count as new."""
     told = answered(WEB["s3"], ODD["HTML"], load, more=False)
-    assert "no list of objects" in str(told)
+    assert "is not a list of objects, so this is not a server of S3" in str(told)
 
 
 def test_a_file_of_hdfs_without_an_end_is_not_read_to_it() -> None:

@@ -270,7 +270,7 @@ def test_a_control_record_that_no_store_could_change_is_told() -> None:
 @pytest.mark.parametrize("garbage", [None, 7, b"\xff\xfe", b"{}", "\x00", "true", [], {}, object], ids=repr)
 def test_what_is_not_even_text_is_corrupt(load: Any, garbage: Any) -> None:
     """Clients without types hand over whatever the server sent."""
-    with pytest.raises(CorruptStore, match=r"^here is no"):
+    with pytest.raises(CorruptStore, match=r"^here is not a "):
         load(garbage, 3, "here")
 
 

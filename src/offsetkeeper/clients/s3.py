@@ -160,7 +160,7 @@ class Connection:
             for page in client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **where):
                 if "IsTruncated" not in page:
                     raise Refused(
-                        f"{self._address}: the answer is no list of objects, so this is no server of S3. Check "
+                        f"{self._address}: the answer is not a list of objects, so this is not a server of S3. Check "
                         "endpoint_url, and what lies between"
                     )
                 yield page

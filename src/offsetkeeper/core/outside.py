@@ -141,7 +141,7 @@ def open_folder(path: Path, root: Path, *, make: bool = False) -> int:
 
     Raises:
         UnfitFile: it is a link, or below one.
-        OSError: it does not exist, or is no folder.
+        OSError: it does not exist, or is not a folder.
     """
     return _below(root, path.relative_to(root).parts, _WAY | os.O_DIRECTORY, make=make)
 

@@ -117,7 +117,7 @@ class Tls:
         if self.key and not self.cert:
             raise SettingsError(f"{named} is given and no certificate: give it as {self.own[0]}")
         if self.folder and not Path(self.folder).is_dir():
-            raise SettingsError(f"{self.setting}={self.folder} is no folder on {platform.node()}: check its path")
+            raise SettingsError(f"{self.setting}={self.folder} is not a folder on {platform.node()}: check its path")
         _read(self.setting, self.ca, _CERTIFICATE, "certificate")
         _read(self.own[0], self.cert, _CERTIFICATE, "certificate")
         beside = "" if self.key else f", or give it as {self.own[1]}"
@@ -284,7 +284,7 @@ def read_named(name: str, path: str) -> bytes:
     try:
         return read_file(Path(path), LARGEST_TABLE)[0]
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no path"
+        why = getattr(error, "strerror", None) or "it is not a path"
         raise SettingsError(
             f"{name}={_shown(path)} cannot be read on {platform.node()}: {why}. Check the path and its permissions"
         ) from None

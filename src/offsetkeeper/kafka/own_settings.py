@@ -42,7 +42,9 @@ def check_own(options: Mapping[str, str]) -> None:
     for name, value in options.items():
         _check_characters(name, value)
         if _OBJECT.fullmatch(name):
-            raise SettingsError(f"the Kafka option {shown_name(name)} is no text but an object of Python: take it out")
+            raise SettingsError(
+                f"the Kafka option {shown_name(name)} is not a text but an object of Python: take it out"
+            )
         if name.startswith(OWN) and name not in {RACK_VARIABLE, NATIVE} and not name.startswith((TOKEN, JAVA)):
             raise SettingsError(
                 f"the Kafka option {shown_name(name)} is unknown: use {TOKEN_PROVIDER}, {TOKEN}<a setting of it>, "

@@ -83,7 +83,7 @@ class Poller:
             self._thread.join(timeout_s)
 
     def poll_now(self) -> None:
-        """Have the next poll begin at once, as after a change."""
+        """Start the next poll at once, as after a change."""
         self._wake.set()
 
     async def next(self, timeout_s: float) -> bool:

@@ -1,9 +1,8 @@
 """Code shared by the stores of whole files: each change of a group is a new file, `<group>/<number>.json`.
 
 A file is a `document`: offsets and control record, and also the history `entry` of the change that made it and the id
-    of
-the `previous` change. The file with the highest number is the ledger. The atomic step is to create the next number if
-it does not exist. 0.json is written by another program, and is taken over if there is no ledger yet. Numbers have
+of the `previous` change. The file with the highest number is the ledger. The atomic step is to create the next number
+if it does not exist. 0.json is written by another program, and is taken over if there is no ledger yet. Numbers have
 twelve digits, so that sorting by name is sorting by age.
 
 Old files are deleted, so their names become free again, and a writer that slept meanwhile can create one. Such a

@@ -1,9 +1,8 @@
 """A Delta Lake table as an output that keeps a mark.
 
 Each commit is for one version of the table: the one after the version that was read. deltalake does not retry by
-    itself,
-so only the first commit of a version succeeds. After a conflict the mark is read again. If others have changed the
-table but not the mark, the commit is tried for the next version.
+itself, so only the first commit of a version succeeds. After a conflict the mark is read again. If others have changed
+the table but not the mark, the commit is tried for the next version.
 """
 
 from __future__ import annotations

@@ -6,13 +6,10 @@
     folder/_offsetkeeper/7-5f3a9c0e1b7d2468/  an attempt to write a batch
 
 A batch lands by a rename of its attempt's folder, which fails if the name is taken. A free name alone does not prove
-that
-the mark is still the one that was read: sequences have gaps from the time when a program lacked this output. So the
-    names
-form a chain. Each link has the next name, which is the only one that may be taken, and never changes. To land a later
-batch, a run first takes that next name for a link without rows, which has the batch's own name. Of all runs that read
-the
-same last link, only one can take the name after it: this is compare-and-set.
+that the mark is still the one that was read: sequences have gaps from the time when a program lacked this output. So
+the names form a chain. Each link has the next name, which is the only one that may be taken, and never changes. To land
+a later batch, a run first takes that next name for a link without rows, which has the batch's own name. Of all runs
+that read the same last link, only one can take the name after it: this is compare-and-set.
 
 An attempt for a number before the next name can never land, so it may be deleted at any time.
 """

@@ -3,16 +3,14 @@
     topic offsetkeeper           compacted, one partition; see `kafka/ledger_log`
         key <group>/<version>/…  a change: all of the ledger, and its history entry
     group <group>                offsets of all its partitions, as every Kafka tool reads them
-    group offsetkeeper.<group>   offset, in that topic, of a change that counts: the search for newer changes starts
-    there
+    group offsetkeeper.<group>   offset, in that topic, of a change that counts: newer changes are searched from there
 
 The topic is the ledger. Kafka has no conditional write, but the records of a partition have one order: of several
 changes that build on the same change, the first one counts. A writer knows the offset of its record, and reads the
 records between that offset and the last one that it knew.
 
 Committed offsets are a copy that is written afterwards. Then the writer checks whether another change was faster, and
-if
-so writes the offsets of the newest change: so the last write is always that of the newest change. Kafka deletes them
+if so writes the offsets of the newest change: so the last write is always that of the newest change. Kafka deletes them
 after a week without consumers; each run writes all of them with its first change, and once a day.
 
 A transaction over both would need more rights and take longer. And a broker that is killed in the middle of one (tried
