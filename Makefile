@@ -7,6 +7,9 @@ QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/te
 	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
+# Hundreds of processes import the package in the tests: each would compile all of it, where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test wide test-all quick soak sparks release-check check docs bench mutants simulate lock clean
 .DEFAULT_GOAL := test
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Snapshot
@@ -14,6 +14,7 @@ from offsetkeeper.errors import CorruptStore
 from offsetkeeper.testing import strategies
 
 
+@settings(max_examples=40)  # of up to four changes; each store that keeps documents is given more
 @given(strategies.histories())
 def test_a_ledger_comes_back_as_it_was(history: list[Change]) -> None:
     for change in history:

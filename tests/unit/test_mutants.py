@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,24 +13,44 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "mutants"))
 
-from breakages import PACKAGE, Mutant, check, load_mutants  # noqa: E402 - a script's folder, not a package
+from breakages import PACKAGE, Mutant, check, find, load_mutants  # noqa: E402 - a script's folder, not a package
 from fixtures.tiers import tier_of  # noqa: E402 - as above
 from offsetkeeper.testing.simulator.scenarios import scenarios  # noqa: E402 - as above
 from simulate import simulated  # noqa: E402 - as above
 
 
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return what a file says."""
+    return tuple(ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
+@functools.cache
+def inherited() -> set[str]:
+    """Return the names of what test files may inherit or share."""
+    files = (PACKAGE / "testing" / "conformance").glob("*.py")
+    return {node.name for file in files for node in nodes_of(file) if isinstance(node, ast.FunctionDef)}
+
+
+def check_compiles(mutant: Mutant) -> None:
+    """Compile what a breakage breaks, not all of its file."""
+    file, text = mutant.apply()
+    if file.suffix == ".py":
+        first, last = find(mutant.at)[1:]
+        grown = text.count("\n") - (PACKAGE / file).read_text("utf-8").count("\n")
+        broken = "".join(text.splitlines(keepends=True)[first : last + grown])
+        compile(f"class _:\n{broken}" if broken[0] == " " else broken, str(file), "exec", dont_inherit=True)
+
+
 def problems(mutant: Mutant) -> list[str]:
     """Return what is wrong with a breakage."""
     try:
-        file, text = mutant.apply()
-        if file.suffix == ".py":
-            compile(text, str(file), "exec", dont_inherit=True)
+        check_compiles(mutant)
     except (ValueError, SyntaxError, OSError) as error:
         return [f"{mutant.name}: {error}"]
     path, *names = mutant.test.split("::")
-    known = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if hasattr(node, "name")}
-    inherited = "".join(file.read_text("utf-8") for file in (PACKAGE / "testing" / "conformance").glob("*.py"))
-    missing = [f"{mutant.name}: no {name}" for name in names if name not in known and f"def {name}(" not in inherited]
+    known = inherited() | {node.name for node in nodes_of(ROOT / path) if hasattr(node, "name")}
+    missing = [f"{mutant.name}: no {name}" for name in names if name not in known]
     one_test = bool(names) and names[-1].startswith("test_")
     return missing if one_test else [f"{mutant.name}: {mutant.test} is not one test", *missing]
 
@@ -52,7 +73,7 @@ def soaked(test: str) -> bool:
     """Whether a test is left to `make soak`: it is marked, its class or file is, or tests/tiers.toml names it."""
     path, *names = test.split("::")
     marked = False
-    for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+    for node in nodes_of(ROOT / path):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names:
             marked |= any(ast.unparse(each) == "pytest.mark.soak" for each in node.decorator_list)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
