@@ -50,13 +50,21 @@ EXHAUSTED = [
 ]
 
 
-def test_five_thousand_histories_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    """Half a minute, the same histories each time; other seeds are for `make simulate`."""
-    code = main(["--histories", "5000", "--json"])
+in_parts = pytest.mark.parametrize(
+    "share", [pytest.param(3, id="the first third"), pytest.param(1, id="every history")]
+)
+"""`make test` tries the first third of the random histories, and `make wide` tries them all."""
+
+
+@in_parts
+def test_thousands_of_histories_break_no_promise(share: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same histories each time; other seeds are for `make simulate`."""
+    histories = 5000 // share
+    code = main(["--histories", str(histories), "--json"])
     told = capsys.readouterr()
     assert code == 0, told.err
     result = json.loads(told.out)
-    assert (result["histories"], result["violations"]) == (5000, 0)
+    assert (result["histories"], result["violations"]) == (histories, 0)
     assert min(result["decisions"], result["states"]) > 10_000
 
 
@@ -73,58 +81,64 @@ def test_every_schedule_with_one_preemption_keeps_exactly_once(name: str) -> Non
     assert tally.states > 100
 
 
-def test_outputs_that_keep_a_mark_have_each_batch_once() -> None:
+@in_parts
+def test_outputs_that_keep_a_mark_have_each_batch_once(share: int) -> None:
     """Beside resets, adopted marks, and stores that come back from a backup."""
     casts = ("three owners", "operators", "an adoption", "events", "queries with state and operators")
     kinds = ("exactly once, marked", "exactly once, two marked")
     chosen = [scenarios()[f"{kind}; {cast}"] for kind in kinds for cast in casts]
-    tally, failure = wander(chosen, seed="marked", histories=800)
+    tally, failure = wander(chosen, seed="marked", histories=800 // share)
     assert failure is None, str(failure)
-    assert tally.states > 5000
+    assert tally.states > 5000 // share
 
 
+@in_parts
 @pytest.mark.parametrize("cast", ["outputs are restored", "outputs are made again", "outputs are elsewhere"])
-def test_an_output_that_loses_rows_is_noticed(cast: str) -> None:
-    tally, failure = wander([scenarios()[f"exactly once, marked; {cast}"]], seed="again 5", histories=400)
+def test_an_output_that_loses_rows_is_noticed(cast: str, share: int) -> None:
+    tally, failure = wander([scenarios()[f"exactly once, marked; {cast}"]], seed="again 5", histories=400 // share)
     assert failure is None, str(failure)
-    assert tally.states > 1000
+    assert tally.states > 1000 // share
 
 
-def test_a_name_that_leads_to_another_cluster_mixes_no_records() -> None:
+@in_parts
+def test_a_name_that_leads_to_another_cluster_mixes_no_records(share: int) -> None:
     """With ids of topics and without, by runs and queries, packed and with the connector."""
     chosen = [each for each in wide() if "another cluster" in each.name]
-    tally, failure = wander(chosen, seed="elsewhere", histories=800)
+    tally, failure = wander(chosen, seed="elsewhere", histories=800 // share)
     assert failure is None, str(failure)
-    assert tally.states > 5000
+    assert tally.states > 5000 // share
 
 
-def test_a_batch_that_another_program_takes_over_is_in_the_outputs_of_the_one_that_commits_it() -> None:
+@in_parts
+def test_a_batch_that_another_program_takes_over_is_in_the_outputs_of_the_one_that_commits_it(share: int) -> None:
     """Tables of one name share a mark, so a run of the first program that stalls may land the batch, too."""
     chosen = [each for each in wide() if "another program" in each.name]
-    tally, failure = wander(chosen, seed="programs", histories=600)
+    tally, failure = wander(chosen, seed="programs", histories=600 // share)
     assert failure is None, str(failure)
-    assert tally.states > 5000
+    assert tally.states > 5000 // share
 
 
-def test_an_output_with_slots_has_each_batch_once() -> None:
+@in_parts
+def test_an_output_with_slots_has_each_batch_once(share: int) -> None:
     """Each slot lands alone, so that a run may die between two of them."""
     chosen = [each for each in wide() if each.name.startswith("exactly once, slots")]
-    tally, failure = wander(chosen, seed="slots", histories=600)
+    tally, failure = wander(chosen, seed="slots", histories=600 // share)
     assert failure is None, str(failure)
-    assert tally.states > 5000
+    assert tally.states > 5000 // share
 
 
+@in_parts
 @pytest.mark.parametrize("poison", [{(0, 0)}, {(1, 1)}, {(0, 0), (1, 1)}, {(p, n) for p in range(2) for n in range(4)}])
 def test_records_that_fail_are_in_the_dead_letters_wherever_they_are(
-    poison: set[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    poison: set[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, share: int
 ) -> None:
     """At the first or last offset of a batch, at both, and all of them; beside resets, in one output and in several."""
     for module in (outputs, promises):
         monkeypatch.setattr(module, "POISON", frozenset(poison))
     chosen = [each for each in wide() if each.dead_letters]
-    tally, failure = wander(chosen, seed="poison", histories=250)
+    tally, failure = wander(chosen, seed="poison", histories=250 // share)
     assert failure is None, str(failure)
-    assert tally.states > 3000
+    assert tally.states > 3000 // share
 
 
 def test_the_same_seed_tries_the_same_histories() -> None:
@@ -211,5 +225,5 @@ def test_an_event_is_tried_only_where_a_fault_is_allowed() -> None:
     counted = replace(scenario, events=events)
     exhaust(counted, preemptions=0, faults=0)
     assert not happened
-    exhaust(counted, preemptions=0, faults=1, seconds=3)
+    exhaust(counted, preemptions=0, faults=1, seconds=0.5)
     assert happened
