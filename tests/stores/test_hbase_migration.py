@@ -15,7 +15,7 @@ from offsetkeeper.testing.kafka import KafkaServer
 from stores.migrating import Switch
 
 
-def test_there_and_back(
+def test_a_program_with_its_offsets_in_hbase_is_replaced_and_comes_back(
     hbase_server: HBaseServer,
     hbase_tables: str,
     spark: SparkSession,

@@ -44,7 +44,7 @@ def committed(switch: Switch) -> dict[int, int]:
     return {each.partition: each.offset for each in found}
 
 
-def test_there_and_back(switch: Switch) -> None:
+def test_a_program_with_its_offsets_in_kafka_is_replaced_and_comes_back(switch: Switch) -> None:
     switch.there_and_back(lambda: committed(switch), lambda offsets: commit(switch, offsets), copy=True)
 
 

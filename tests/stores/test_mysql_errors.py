@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnava
 from offsetkeeper.stores.mysql import MySQLStore
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.server import free_port, wait_until
+from stores.let_in_suite import Doors, LetInSuite, refusal_of
+from stores.tables_suite import Tables, TablesSuite
 
 Opener = Callable[[str], MySQLStore]
 A = TopicPartition("a", 0)
@@ -99,39 +102,37 @@ def store(open_store: Opener, url: str) -> MySQLStore:
 
 
 def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
-    """Load, check the kind of error and that nothing of the password is shown; return the message."""
-    caplog.set_level("DEBUG")
-    store = MySQLStore(url)
-    with pytest.raises(kind) as caught:
-        store.load("g")
-    store.close()
-    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text + repr(store)
-    assert "s3cret" not in shown
-    assert "wr0ng" not in shown
-    return str(caught.value)
+    """See `refusal_of`."""
+    return refusal_of(MySQLStore, url, kind, caplog)
 
 
-def test_a_wrong_password_is_a_setting_and_never_shown(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "Access denied" in refusal(user_url.replace(QUOTED, "wr0ng"), Refused, caplog)
+class TestLetIn(LetInSuite):
+    """A user with a password."""
+
+    store_of = MySQLStore
+    said = Doors("Access denied", "Access denied", "nowhere", "refused", "")
+
+    @pytest.fixture
+    def doors(self, user_url: str, url: str, admin: Admin) -> Doors:
+        """See `LetInSuite`."""
+        return Doors(
+            user_url.replace(QUOTED, "wr0ng"),
+            user_url.replace(f":{QUOTED}", ""),
+            url.replace(admin.database, "nowhere"),
+            re.sub(r":\d+/", f":{free_port()}/", user_url),
+            user_url.replace("@127.0.0.1:", "@nowhere.invalid:"),
+        )
 
 
-def test_no_password_at_all_is_a_setting(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "Access denied" in refusal(user_url.replace(f":{QUOTED}", ""), Refused, caplog)
+class TestTables(TablesSuite):
+    """A database of the superuser."""
 
+    quote = "`"
 
-def test_an_unknown_database_is_a_setting(url: str, admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
-    assert "nowhere" in refusal(url.replace(admin.database, "nowhere"), Refused, caplog)
-
-
-def test_a_port_that_nobody_listens_on_is_worth_another_try(
-    user_url: str, mariadb_server: MariaDBServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    closed = user_url.replace(f":{mariadb_server.port}/", f":{free_port()}/")
-    assert "refused" in refusal(closed, StoreUnavailable, caplog)
-
-
-def test_a_host_that_does_not_exist_is_worth_another_try(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    refusal(user_url.replace("@127.0.0.1:", "@nowhere.invalid:"), StoreUnavailable, caplog)
+    @pytest.fixture
+    def tables(self, url: str, admin: Admin) -> Tables:
+        """See `TablesSuite`."""
+        return Tables(lambda more: MySQLStore(f"{url}?{more}"), admin.ask)
 
 
 @pytest.mark.parametrize(
@@ -236,17 +237,6 @@ def test_a_server_that_is_read_only_is_neither_read_nor_written(
     finally:
         admin.ask("SET GLOBAL read_only = 0")
     assert store.load("g") == seen
-
-
-@pytest.mark.parametrize("table", ["my offsets", "back`tick", "x; DROP TABLE y", "{offsets}", "tabelle_für_alles", "?"])
-def test_a_table_may_have_any_name(open_store: Opener, url: str, store: MySQLStore, table: str) -> None:
-    """Its companions are named after it, so that two tables in one database do not meet."""
-    named = open_store(f"{url}?table={quote(table)}")
-    named.apply(rewind(Snapshot("g"), 1))
-    assert store.load("g") == Snapshot("g")
-    store.apply(rewind(Snapshot("g"), 2))
-    assert named.load("g").positions == {A: Position(1)}
-    assert (list(named.groups()), len(named.history("g"))) == (["g"], 1)
 
 
 def test_the_tables_are_those_people_know(store: MySQLStore, admin: Admin) -> None:
@@ -370,39 +360,6 @@ def test_a_server_that_takes_no_backslashes_gets_none(open_store: Opener, admin:
         assert store.history(group)[0] == change.entry
     finally:
         admin.ask("SET GLOBAL sql_mode = DEFAULT")
-
-
-def test_a_group_whose_control_record_was_deleted_begins_anew(store: MySQLStore, admin: Admin) -> None:
-    """As a message about a spoilt one advises. The positions stay; the history is that of the new ledger."""
-    for offset in (1, 2, 3):
-        store.apply(rewind(store.load("g"), offset))
-    admin.ask("DELETE FROM offsetkeeper_groups")
-    assert store.load("g") == Snapshot("g", positions={A: Position(3)})
-    assert [entry.version for entry in store.history("g")] == [3, 2, 1]  # by which verify tells what is gone
-    change = rewind(store.load("g"), 4)
-    store.apply(change)
-    assert store.load("g") == change.after
-    assert list(store.history("g")) == [change.entry]
-
-
-def test_many_that_start_at_once_make_the_tables_once(open_store: Opener, url: str) -> None:
-    failures: list[BaseException] = []
-    start = threading.Barrier(6)
-
-    def run() -> None:
-        store = open_store(url)
-        start.wait(30)
-        try:
-            store.load("g")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not be
-            failures.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
 
 
 @pytest.mark.parametrize("count", [1, 1000])

@@ -18,7 +18,7 @@ TABLE = """CREATE TABLE kafka_offsets (
     PRIMARY KEY (topic, group_id, `partition`))"""
 
 
-def test_there_and_back(
+def test_a_program_with_its_offsets_in_mysql_is_replaced_and_comes_back(
     mariadb_server: MariaDBServer,
     spark: SparkSession,
     kafka_server: KafkaServer,

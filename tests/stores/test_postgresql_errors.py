@@ -7,7 +7,6 @@ import secrets
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from urllib.parse import quote, urlsplit
 
@@ -23,6 +22,8 @@ from offsetkeeper.stores import postgresql
 from offsetkeeper.stores.postgresql import PostgreSQLStore
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.server import free_port, wait_until
+from stores.let_in_suite import Doors, LetInSuite, refusal_of
+from stores.tables_suite import Tables, TablesSuite
 
 Opener = Callable[[str], PostgreSQLStore]
 A = TopicPartition("a", 0)
@@ -111,40 +112,41 @@ def store(open_store: Opener, url: str) -> PostgreSQLStore:
 
 
 def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
-    """Load, check the kind of error and that nothing of the password is shown; return the message."""
-    caplog.set_level("DEBUG")
-    store = PostgreSQLStore(url)
-    with pytest.raises(kind) as caught:
-        store.load("g")
-    store.close()
-    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
-    assert "s3cret" not in shown
-    assert "wr0ng" not in shown
-    return str(caught.value)
+    """See `refusal_of`."""
+    return refusal_of(PostgreSQLStore, url, kind, caplog)
 
 
-def test_a_wrong_password_is_a_setting_and_never_shown(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    message = refusal(user_url.replace(quote(SECRET, safe=""), "wr0ng"), Refused, caplog)
-    assert "password authentication failed" in message
+class TestLetIn(LetInSuite):
+    """A user with a password."""
+
+    store_of = PostgreSQLStore
+    said = Doors("password authentication failed", "", "nowhere", "refused", "")
+
+    @pytest.fixture
+    def doors(self, user_url: str, database: str) -> Doors:
+        """See `LetInSuite`."""
+        secret = quote(SECRET, safe="")
+        return Doors(
+            user_url.replace(secret, "wr0ng"),
+            user_url.replace(f":{secret}", ""),
+            user_url.replace(f"/{database}", "/nowhere"),
+            re.sub(r":\d+/", f":{free_port()}/", user_url),
+            user_url.replace("@127.0.0.1:", "@nowhere.invalid:"),
+        )
 
 
-def test_no_password_at_all_is_a_setting(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    refusal(user_url.replace(":" + quote(SECRET, safe=""), ""), Refused, caplog)
+class TestTables(TablesSuite):
+    """A schema of the superuser."""
 
+    @pytest.fixture
+    def tables(self, url: str, admin: psycopg.Connection) -> Tables:
+        """See `TablesSuite`."""
 
-def test_an_unknown_database_is_a_setting(user_url: str, database: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "nowhere" in refusal(user_url.replace(f"/{database}", "/nowhere"), Refused, caplog)
+        def ask(statement: str) -> list[tuple[object, ...]]:
+            cursor = admin.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
 
-
-def test_a_port_that_nobody_listens_on_is_worth_another_try(
-    user_url: str, server: PostgreSQLServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    closed = user_url.replace(f":{server.port}/", f":{free_port()}/")
-    assert "refused" in refusal(closed, StoreUnavailable, caplog)
-
-
-def test_a_host_that_does_not_exist_is_worth_another_try(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    refusal(user_url.replace("@127.0.0.1:", "@nowhere.invalid:"), StoreUnavailable, caplog)
+        return Tables(lambda more: PostgreSQLStore(f"{url}&{more}"), ask)
 
 
 def test_a_user_who_may_not_make_the_tables_is_told(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -194,16 +196,6 @@ def test_a_server_may_stand_in_the_settings_of_a_url(
     parts = urlsplit(server.url(database))
     settings = f"host={parts.hostname}&port={parts.port}&user={parts.username or ''}"
     assert open_store(f"postgresql:///{database}?{settings}").load("nobody").version == 0
-
-
-@pytest.mark.parametrize("table", ["my offsets", 'quo"te', "x; DROP TABLE y", "{offsets}", "tabelle_für_alles"])
-def test_a_table_may_have_any_name(open_store: Opener, url: str, table: str) -> None:
-    """Its companions are named after it, so that two tables in one schema do not meet."""
-    named, plain = open_store(f"{url}&table={quote(table)}"), open_store(url)
-    named.apply(rewind(Snapshot("g"), 1))
-    assert plain.load("g") == Snapshot("g")
-    plain.apply(rewind(Snapshot("g"), 2))
-    assert named.load("g").positions == {A: Position(1)}
 
 
 @pytest.mark.parametrize("columns", ['"offset" bigint', "topic text, group_id text, partition int"])
@@ -351,41 +343,6 @@ def test_a_trigger_that_swallows_a_part_of_a_change_takes_all_of_it(
         change()
     assert ledger.store.load("g") == before
     admin.execute(f"DROP TRIGGER odd ON {table}".encode())
-
-
-def test_a_group_whose_control_record_was_deleted_begins_anew(
-    store: PostgreSQLStore, admin: psycopg.Connection
-) -> None:
-    """As a message about a spoilt one advises. The positions stay; the history is that of the new ledger."""
-    for offset in (1, 2, 3):
-        store.apply(rewind(store.load("g"), offset))
-    admin.execute("DELETE FROM offsetkeeper_groups")
-    assert store.load("g") == Snapshot("g", positions={A: Position(3)})
-    assert [entry.version for entry in store.history("g")] == [3, 2, 1]  # by which verify tells what is gone
-    change = rewind(store.load("g"), 4)
-    store.apply(change)
-    assert store.load("g") == change.after
-    assert list(store.history("g")) == [change.entry]
-
-
-def test_many_that_start_at_once_make_the_tables_once(open_store: Opener, url: str) -> None:
-    failures: list[BaseException] = []
-    start = threading.Barrier(6)
-
-    def run() -> None:
-        store = open_store(url)
-        start.wait(30)
-        try:
-            store.load("g")
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not be
-            failures.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
 
 
 @pytest.mark.parametrize("count", [1, 1000])

@@ -16,7 +16,7 @@ TABLE = """create table kafka_offsets (
     primary key (topic, group_id, partition))"""
 
 
-def test_there_and_back(
+def test_a_program_with_its_offsets_in_postgresql_is_replaced_and_comes_back(
     database: str, spark: SparkSession, kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     switch = Switch(spark, kafka_server, topic(2), tmp_path, database)

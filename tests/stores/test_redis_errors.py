@@ -22,6 +22,7 @@ from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnava
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import free_port, wait_until
+from stores.let_in_suite import Doors, LetInSuite, refusal_of
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SECRET = "s3cret/@:%"
@@ -76,28 +77,30 @@ def store(open_store: Opener, url: str) -> RedisStore:
 
 
 def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
-    """Load, check the kind of error and that nothing of the password is shown; return the message."""
-    caplog.set_level("DEBUG")
-    store = RedisStore(url)
-    with pytest.raises(kind) as caught:
-        store.load("g")
-    store.close()
-    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text + repr(store)
-    assert "s3cret" not in shown
-    assert "wr0ng" not in shown
-    return str(caught.value)
+    """See `refusal_of`."""
+    return refusal_of(RedisStore, url, kind, caplog)
 
 
-def test_a_wrong_password_is_a_setting_and_never_shown(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "password" in refusal(url.replace(quote(SECRET, safe=""), "wr0ng"), Refused, caplog)
+class TestLetIn(LetInSuite):
+    """The default user, with a password."""
+
+    store_of = RedisStore
+    said = Doors("password", "Authentication required", "DB index is out of range", "refused", "")
+
+    @pytest.fixture
+    def doors(self, url: str, server: RedisServer) -> Doors:
+        """See `LetInSuite`."""
+        return Doors(
+            url.replace(quote(SECRET, safe=""), "wr0ng"),
+            server.url(),
+            f"{url}/99",
+            url.replace(str(server.port), str(free_port())),
+            url.replace("127.0.0.1", "nowhere.invalid"),
+        )
 
 
 def test_an_unknown_user_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
     assert "password" in refusal(url.replace("//:", "//nobody:"), Refused, caplog)
-
-
-def test_no_password_at_all_is_a_setting(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    assert "Authentication required" in refusal(server.url(), Refused, caplog)
 
 
 def test_no_password_where_none_is_known_before_a_change_is_a_setting_too(
@@ -117,20 +120,6 @@ def test_a_server_that_does_not_know_the_command_for_passwords_shows_none(caplog
     """Its message quotes what it did not understand."""
     with RedisServer(settings={"rename-command": 'AUTH ""'}, fsync=False) as server:
         refusal(f"redis://:{quote(SECRET, safe='')}@127.0.0.1:{server.port}", Refused, caplog)
-
-
-def test_an_unknown_database_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "DB index is out of range" in refusal(f"{url}/99", Refused, caplog)
-
-
-def test_a_port_that_nobody_listens_on_is_worth_another_try(
-    url: str, server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert "refused" in refusal(url.replace(str(server.port), str(free_port())), StoreUnavailable, caplog)
-
-
-def test_a_host_that_does_not_exist_is_worth_another_try(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    refusal(url.replace("127.0.0.1", "nowhere.invalid"), StoreUnavailable, caplog)
 
 
 @pytest.mark.parametrize(

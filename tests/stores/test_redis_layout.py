@@ -193,7 +193,9 @@ def test_offsets_that_have_expired_are_told_and_the_ledger_never_looks_new(
     assert store.load("g").positions == {A: Position(1), B: Position(0)}
 
 
-def test_a_group_whose_control_record_was_deleted_begins_anew(open_store: Opener, client: redis.Redis) -> None:
+def test_a_group_whose_control_key_was_deleted_begins_anew_without_a_history(
+    open_store: Opener, client: redis.Redis
+) -> None:
     """As a message about a spoilt one advises. The positions stay; the history is that of the new ledger."""
     store = open_store("")
     for offset in (1, 2, 3):

@@ -15,7 +15,7 @@ from stores.migrating import Switch
 
 
 @pytest.mark.parametrize("key", ["offset:{topic}:{group}", "kafka:{topic}:{topic}:{group}"])
-def test_there_and_back(
+def test_a_program_with_its_offsets_in_redis_is_replaced_and_comes_back(
     key: str,
     redis_server: RedisServer,
     spark: SparkSession,

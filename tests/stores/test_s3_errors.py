@@ -174,7 +174,7 @@ def test_an_unknown_profile_is_a_setting(url: str, caplog: pytest.LogCaptureFixt
     assert "config profile (***)" in refusal(f"{url}&profile=nobody", Refused, caplog)
 
 
-def test_a_port_that_nobody_listens_on_is_worth_another_try(
+def test_s3_that_nobody_serves_on_a_port_is_worth_another_try(
     server: S3Server, bucket: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusal(server.url(bucket, "x", port=free_port()), StoreUnavailable, caplog)

@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,6 +31,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.stores.sqlite import SQLiteStore
+from stores.tables_suite import Tables, TablesSuite
 
 A = TopicPartition("a", 0)
 NOBODY = 65534
@@ -51,6 +51,22 @@ def store(path: Path) -> Iterator[SQLiteStore]:
     store = SQLiteStore(f"sqlite:///{path}?timeout=0.2")
     yield store
     store.close()
+
+
+class TestTables(TablesSuite):
+    """A file."""
+
+    theirs = 'CREATE TABLE kafka_offsets (topic, group_id, partition, "offset", timestamp)'
+
+    @pytest.fixture
+    def tables(self, path: Path) -> Tables:
+        """See `TablesSuite`."""
+
+        def ask(statement: str) -> list[Any]:
+            with closing(sqlite3.connect(path)) as other, other:
+                return other.execute(statement).fetchall()
+
+        return Tables(lambda more: SQLiteStore(f"sqlite:///{path}?timeout=20&{more}"), ask)
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
@@ -199,25 +215,6 @@ def test_rows_of_a_table_without_our_column_are_taken_over(store: SQLiteStore, p
     assert store.load("g").positions == {A: Position(8)}
 
 
-def test_many_that_start_at_once_make_the_tables_once(path: Path) -> None:
-    """Also when a table of others lacks our column."""
-    with closing(sqlite3.connect(path)) as other, other:
-        other.execute('CREATE TABLE kafka_offsets (topic, group_id, partition, "offset", timestamp)')
-    threads = 6
-    start = threading.Barrier(threads)
-
-    def run(_: int) -> Snapshot:
-        store = SQLiteStore(f"sqlite:///{path}?timeout=20")
-        start.wait(30)
-        try:
-            return store.load("g")
-        finally:
-            store.close()
-
-    with ThreadPoolExecutor(threads) as pool:
-        assert list(pool.map(run, range(threads))) == [Snapshot("g")] * threads
-
-
 @pytest.mark.parametrize(
     ("table", "when"),
     [
@@ -249,20 +246,6 @@ def test_a_trigger_that_swallows_a_part_of_a_change_takes_all_of_it_and_is_named
     assert store.load("g") == before
 
 
-def test_a_group_whose_control_record_was_deleted_begins_anew(store: SQLiteStore, path: Path) -> None:
-    """As a message about a spoilt one advises. The positions stay; the history is that of the new ledger."""
-    for offset in (1, 2, 3):
-        store.apply(rewind(store.load("g"), offset))
-    with closing(sqlite3.connect(path)) as other, other:
-        other.execute("DELETE FROM offsetkeeper_groups")
-    assert store.load("g") == Snapshot("g", positions={A: Position(3)})
-    assert [entry.version for entry in store.history("g")] == [3, 2, 1]  # by which verify tells what is gone
-    change = rewind(store.load("g"), 4)
-    store.apply(change)
-    assert store.load("g") == change.after
-    assert list(store.history("g")) == [change.entry]
-
-
 def test_two_rows_of_one_partition_are_told(store: SQLiteStore, path: Path) -> None:
     """A table of others may have no primary key."""
     with closing(sqlite3.connect(path)) as other, other:
@@ -278,23 +261,6 @@ def test_a_table_that_lacks_a_column_is_told(store: SQLiteStore, path: Path) -> 
         other.execute("CREATE TABLE kafka_offsets (topic, group_id, part)")
     with pytest.raises(Refused, match="partition"):
         store.load("g")
-
-
-@pytest.mark.parametrize("table", ["my offsets", 'quo"te', "x; DROP TABLE y", "{offsets}", "tabelle_für_alles", "?"])
-def test_a_table_may_have_any_name(path: Path, table: str) -> None:
-    """Its companions are named after it, so that two tables in one file do not meet."""
-    named = SQLiteStore(f"sqlite:///{path}?table={table.replace('?', '%3F').replace(';', '%3B')}")
-    plain = SQLiteStore(f"sqlite:///{path}")
-    named.apply(rewind(Snapshot("g"), 1))
-    assert plain.load("g") == Snapshot("g")
-    plain.apply(rewind(Snapshot("g"), 2))
-    assert named.load("g").positions == {A: Position(1)}
-    with closing(sqlite3.connect(path)) as other:
-        quoted = table.replace('"', '""')
-        rows = other.execute(f'SELECT group_id, topic, partition, "offset" FROM "{quoted}"').fetchall()  # noqa: S608 - quoted
-    assert rows == [("g", "a", 0, 1)]
-    for store in (named, plain):
-        store.close()
 
 
 def test_commits_are_as_durable_as_sqlite_can_make_them(store: SQLiteStore) -> None:

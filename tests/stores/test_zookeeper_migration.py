@@ -14,7 +14,7 @@ from offsetkeeper.testing.zookeeper import ZooKeeperServer
 from stores.migrating import Switch
 
 
-def test_there_and_back(
+def test_a_program_with_its_offsets_in_zookeeper_is_replaced_and_comes_back(
     zookeeper_server: ZooKeeperServer,
     spark: SparkSession,
     kafka_server: KafkaServer,
