@@ -109,7 +109,7 @@ def test_an_output_that_has_lost_the_pending_batch_gets_it_again(ledger: Ledger)
     ledger.abandon("other outputs")
     batch = ledger.batch([OffsetRange(*A, 3, 4)])
     ledger.begin(batch, ["shop", "two"])
-    ledger.mark(batch, "shop")
+    ledger.note_written(batch, "shop")
     ledger.release()
     older = OutputMark(3, "token", "digest")
     with pytest.raises(MarkBehind) as caught:

@@ -111,6 +111,6 @@ def test_the_outputs_that_have_the_batch_under_way_are_shown(queried: Desk) -> N
     ledger.acquire()
     batch = ledger.batch([OffsetRange(queried.topic, 0, 6, 8)])
     ledger.begin(batch)
-    ledger.mark(batch, "audit")
+    ledger.note_written(batch, "audit")
     assert queried.json("show", "shop")["pending"]["written"] == ["audit"]
     assert "output audit has it" in queried.run("show", "shop").stdout

@@ -59,7 +59,7 @@ def test_every_word_is_in_its_table(heading: str, words: type[Status] | type[Ver
 
 
 def test_every_event_is_in_its_table() -> None:
-    events = {event.__name__.lower() for event in get_args(rules.Event)} | {copy._COPY}
+    events = {rules.event_name(event) for event in get_args(rules.Event)} | {copy._COPY}
     assert {row[0] for row in rows("words.md", "Events of a history")} == events
 
 

@@ -74,7 +74,7 @@ def test_runs_go_on_in_what_an_older_version_wrote(golden: Golden) -> None:
     pending = begun(run)
     assert [pending.id, list(pending.written)] == [found["pending"]["id"], ["audit"]]
     assert [list(each) for each in pending.ranges] == found["pending"]["ranges"]
-    run.mark(pending, "table")
+    run.note_written(pending, "table")
     assert [begun(run).id, begun(run).written] == [found["pending"]["id"], ("audit", "table")]
     run.commit(begun(run))
     run.release()

@@ -68,7 +68,7 @@ def newest() -> MemoryStore:
     program = Program(("golden-clicks", "golden-sales"), {"table": "Table orders"})
     batch = run.batch([OffsetRange(*A, 15, 25), OffsetRange(*B, 0, 7)])
     run.begin(batch, ["table"], {"table": Landed(0, "17")}, program)
-    run.mark(batch, "table", "17")
+    run.note_written(batch, "table", "17")
     run.release()
     return store
 

@@ -67,9 +67,9 @@ class Shop:
         """Write a batch as the engine does."""
         Once(way or self.lander(), "").write(self.frame(rows, columns), batch)
 
-    def settle(self, batch: Batch) -> Landing:
+    def make_void(self, batch: Batch) -> Landing:
         """Drop a batch as the engine does."""
-        return Once(self.lander(), "").settle(batch).landing
+        return Once(self.lander(), "").make_void(batch).landing
 
     def orders(self) -> dict[str, Any]:
         """Return price and note by item, as a reader finds them."""

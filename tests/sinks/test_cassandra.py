@@ -136,7 +136,7 @@ def test_an_older_run_that_writes_its_rows_late_writes_over_nothing(
         if "same" in meanwhile:
             shop.write(mine, [("tea", 2.0, "newer", False), ("milk", 2.0, "newer", True)], columns, other)
         else:
-            assert shop.settle(mine) is Landing.VOID
+            assert shop.make_void(mine) is Landing.VOID
         if "next" in meanwhile:
             shop.write(batch_of(2), [("tea", 3.0, "next", False), ("rum", 3.0, "next", False)], columns, other)
 
@@ -165,7 +165,7 @@ def test_a_batch_that_nobody_has_begun_is_dropped_without_a_word(
     shop = cassandra_shop
     shop.write(batch_of(1), [("tea", 1.0, "")])
     with caplog.at_level(logging.WARNING, "offsetkeeper"):
-        assert shop.settle(batch_of(2)) is Landing.VOID
+        assert shop.make_void(batch_of(2)) is Landing.VOID
     assert not [each for each in caplog.records if each.name == "offsetkeeper"]
     assert shop.orders() == {"tea": [1.0, ""]}
 

@@ -304,7 +304,7 @@ def test_a_table_that_was_restored_is_refused_though_it_keeps_the_mark(path: str
     assert rows(path) == [(1, "mine1")]
     assert way.seen(GROUP).mark == mark(2)
     with pytest.raises(MarkBehind, match="was restored to before version 2"):
-        Once(way, "").settle(batch_of(3), landed)
+        Once(way, "").make_void(batch_of(3), landed)
     assert way.lost(Landed(2), way.seen(GROUP)) == ""  # an operator has adopted that
 
 

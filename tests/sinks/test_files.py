@@ -121,10 +121,10 @@ def test_batches_without_rows_and_those_that_were_dropped_are_no_trouble_to_read
 ) -> None:
     query = "select 'tea' as item, 1 as n"
     write(1, f"{query} where false", partition_by=partition_by)
-    assert once(folder, partition_by=partition_by).settle(batch_of(2)).landing is Landing.VOID
+    assert once(folder, partition_by=partition_by).make_void(batch_of(2)).landing is Landing.VOID
     write(3, query, partition_by=partition_by)
     write(4, f"{query} where false", partition_by=partition_by)
-    assert once(folder, partition_by=partition_by).settle(batch_of(5)).landing is Landing.VOID
+    assert once(folder, partition_by=partition_by).make_void(batch_of(5)).landing is Landing.VOID
     assert rows("batch", "item", "n") == [(3, "tea", 1)]
     assert names(folder / "batch=5") == [HIDDEN]
 
@@ -534,10 +534,10 @@ def test_a_rename_that_was_done_though_an_error_was_told_is_looked_up(
     monkeypatch.setattr(os, "rename", lost)
     write(2)
     with pytest.raises(told):
-        once(folder).settle(batch_of(3))
+        once(folder).make_void(batch_of(3))
     monkeypatch.undo()
     assert raised == [error] * 2
-    assert once(folder).settle(batch_of(3)).landing is Landing.VOID
+    assert once(folder).make_void(batch_of(3)).landing is Landing.VOID
     assert rows("batch", "item") == [(1, "tea"), (2, "tea")]
 
 

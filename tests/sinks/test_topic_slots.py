@@ -131,13 +131,13 @@ def test_what_lacks_of_a_batch_can_be_dropped_and_never_lands_then(
     partly()
     first = rows()
     for _ in range(2):
-        assert once().settle(BATCH).landing is Landing.CUT
+        assert once().make_void(BATCH).landing is Landing.CUT
     with pytest.raises(BatchVoid):
         once().write(frame_of(spark, records(BATCH)), BATCH)
     later = replace(BATCH, sequence=BATCH.sequence + 1)
     once().write(frame_of(spark, records(later)), later)
     assert rows() == first + Counter(records(later))
-    assert once().settle(BATCH).landing is Landing.PASSED
+    assert once().make_void(BATCH).landing is Landing.PASSED
 
 
 def test_another_number_of_slots_may_begin_a_batch_and_not_finish_one(

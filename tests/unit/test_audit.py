@@ -248,7 +248,7 @@ def test_what_may_be_there_of_several_tries_may_be_there_more_often(ledger: Ledg
 def test_what_an_output_has_that_is_written_before_others_comes_again(ledger: Ledger) -> None:
     batch = ledger.batch([OffsetRange(*A, 20, 30)])
     ledger.begin(batch)
-    ledger.mark(batch, "one")
+    ledger.note_written(batch, "one")
     ledger.rewind({A: Position(15)}, "reset")
     assert told(ledger) == ["overlap a 0 15 30"]
 

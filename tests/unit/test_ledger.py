@@ -249,7 +249,7 @@ def test_a_mark_whose_reply_was_lost_is_found_again_with_the_batch(store: Memory
     ledger.begin(batch)
     faults.arm(Fault.REPLY_LOST)
     with pytest.raises(OutcomeUnknown):
-        ledger.mark(batch, "first")
+        ledger.note_written(batch, "first")
     ledger.confirm(batch)
     assert ledger.snapshot.pending is not None
     assert ledger.snapshot.pending.written == ("first",)
@@ -283,8 +283,8 @@ def test_a_mark_is_made_once_though_its_first_try_lands_late(store: MemoryStore)
     ledger.begin(batch)
     faults.arm(Fault.REPLY_LOST)
     with pytest.raises(OutcomeUnknown):
-        ledger.mark(batch, "first")
-    ledger.mark(batch, "first")
+        ledger.note_written(batch, "first")
+    ledger.note_written(batch, "first")
     assert [entry.event for entry in store.history("g")][:2] == ["mark", "begin"]
 
 
@@ -293,13 +293,13 @@ def test_what_another_run_did_to_the_batch_is_not_taken_over(store: MemoryStore,
     ledger.begin(batch)
     rival = Ledger(store, "g")
     rival.acquire()
-    rival.mark(rival.batch(RANGES), "first")
+    rival.note_written(rival.batch(RANGES), "first")
     before = ledger.snapshot
     with pytest.raises(Fenced, match=f"batch {batch.id} of this run must not be written again"):
         ledger.confirm(batch)
     assert ledger.snapshot == before
     with pytest.raises(Fenced):
-        ledger.mark(batch, "second")
+        ledger.note_written(batch, "second")
 
 
 _COMMIT = """
@@ -311,7 +311,7 @@ ledger = Ledger(MemoryStore("memory://ids"), "orders")
 ledger.acquire()
 ledger.place({TopicPartition("orders", 0): Position(0)})
 batch = ledger.batch([OffsetRange("orders", 0, 0, 5)])
-for step in (lambda: ledger.begin(batch), lambda: ledger.mark(batch, "table"), lambda: ledger.commit(batch)):
+for step in (lambda: ledger.begin(batch), lambda: ledger.note_written(batch, "table"), lambda: ledger.commit(batch)):
     step()
     print(ledger.snapshot.change_id.removeprefix(ledger.owner_id))
 """

@@ -99,7 +99,7 @@ def do(ledger: Ledger, step: Step) -> None:
         "acquire": ledger.acquire,
         "begin": lambda: ledger.begin(batch),
         "commit": lambda: ledger.commit(batch),
-        "mark": lambda: ledger.mark(batch, f"output {step.size}"),
+        "mark": lambda: ledger.note_written(batch, f"output {step.size}"),
         "rewind": lambda: ledger.rewind({PARTITIONS[0]: Position(step.size)}, "again", force=step.size > 1),
         "load": ledger.load,
         "abandon": lambda: ledger.abandon("no more"),

@@ -87,7 +87,7 @@ def test_a_batch_that_is_partly_there_is_written_and_its_rest_made_void_where_it
     written, dropped = Output(part, part), Output(part)
     written.once().write(FRAME, BATCH)
     assert written.asked == ["seen", "stage", "seen", "land"]
-    assert dropped.once().settle(BATCH).landing is Landing.CUT
+    assert dropped.once().make_void(BATCH).landing is Landing.CUT
     assert dropped.asked == ["seen", "void"]
     with pytest.raises(BatchVoid):
         Output(part._replace(void=True)).once().write(FRAME, BATCH)
@@ -105,10 +105,10 @@ def test_a_mark_that_moved_is_looked_up_and_told_where_the_batch_is_not_there() 
 def test_a_batch_is_made_void_though_the_mark_moves_meanwhile_but_not_for_ever() -> None:
     before = OutputMark.of(BATCH)._replace(sequence=6)
     moved = Output(before, OutputMark.of(BATCH), land=MarkMoved)
-    assert moved.once().settle(BATCH).landing is Landing.LANDED
+    assert moved.once().make_void(BATCH).landing is Landing.LANDED
     restless = Output(*[before] * 9, land=MarkMoved)
     with pytest.raises(SinkError, match="other runs keep changing the mark"):
-        restless.once().settle(BATCH)
+        restless.once().make_void(BATCH)
 
 
 def test_an_output_that_went_back_is_refused_before_each_landing_and_before_a_void_mark() -> None:
@@ -118,7 +118,7 @@ def test_an_output_that_went_back_is_refused_before_each_landing_and_before_a_vo
     for write in (
         lambda: before.once().write(FRAME, BATCH, known),
         lambda: between.once().write(FRAME, BATCH, known),
-        lambda: dropped.once().settle(BATCH, known),
+        lambda: dropped.once().make_void(BATCH, known),
     ):
         with pytest.raises(MarkBehind, match="the ledger says that it has batch 6: the output was restored"):
             write()
@@ -138,7 +138,7 @@ def test_slots_go_on_with_the_mark_of_those_that_have_the_batch(*, void: bool) -
     lander = Lander(lambda *_: "rows", lambda _: Seen(found), lambda *given: landed.append(given[2]), writes_to="topic")
     once = Once(lander, "")
     if void:
-        assert once.settle(BATCH).landing is Landing.CUT
+        assert once.make_void(BATCH).landing is Landing.CUT
     else:
         once.write(FRAME, BATCH)
     assert landed == [OutputMark.of(BATCH, void=void)]

@@ -132,7 +132,7 @@ class Group:
         self.ledger.acquire()
         batch = self.ledger.batch([OffsetRange(*A0, 40, 60)])
         self.ledger.begin(batch)
-        self.ledger.mark(batch, "table")
+        self.ledger.note_written(batch, "table")
         self.ledger.release()
 
 

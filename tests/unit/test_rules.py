@@ -26,11 +26,11 @@ from offsetkeeper.core.rules import (
     Event,
     Forget,
     Holder,
-    Mark,
     Place,
     Release,
     Rewind,
     Settle,
+    Written,
     decide,
     drops,
 )
@@ -51,7 +51,7 @@ EVENTS: tuple[Event, ...] = (
     Release(),
     Place({UNKNOWN: Position(3, "id")}),
     Begin(RANGES, ("topic",), {"topic": Landed(5, "17")}, PROGRAM),
-    Mark("second"),
+    Written("second"),
     Commit(RANGES),
     Abandon(),
     Settle(),
@@ -116,7 +116,7 @@ MEANINGS: dict[str, Meaning] = {
         {},
         RANGES,
     ),
-    "mark an output": ({"pending": replace(PENDING, written=("first", "second"))}, {}, ()),
+    "note an output": ({"pending": replace(PENDING, written=("first", "second"))}, {}, ()),
     "advance": ({"positions": moved(ADVANCED), "sequence": 8}, ADVANCED, RANGES),
     "advance pending": ({"positions": moved(ADVANCED), "pending": None}, ADVANCED, RANGES),
     "drop": ({"pending": None}, {}, RANGES),
@@ -132,7 +132,7 @@ MEANINGS: dict[str, Meaning] = {
 }
 # Whose batch it is that the history names.
 TOKENS = {"begin": "me", "advance": "me"} | dict.fromkeys(
-    ("mark an output", "advance pending", "drop", "settle", "take over"), "earlier"
+    ("note an output", "advance pending", "drop", "settle", "take over"), "earlier"
 )
 
 
@@ -179,8 +179,8 @@ def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, h
         marked, landed = replace(PENDING, lands_in=("first",)), {"topic": Landed(6, "16"), "first": Landed(7, "16")}
         given = replace(given, pending=marked, landed=landed)
     before = replace(given, positions=dict(POSITIONS))
-    name = type(event).__name__.lower()
-    word = documented()[name, holder, pending]
+    name = rules.event_name(type(event))
+    word = documented()[type(event).__name__.lower(), holder, pending]
     if word in {"-", "fenced"}:
         with pytest.raises(Fenced if word == "fenced" else NotAllowed):
             decide(before, event, AUTHOR)
@@ -522,16 +522,16 @@ def test_the_largest_offset_can_be_reached() -> None:
 
 
 def test_an_output_is_marked_once_and_has_a_name() -> None:
-    refused(MINE_PENDING, Mark("first"), NotAllowed)
+    refused(MINE_PENDING, Written("first"), NotAllowed)
     for name in ("", "x" * 101, "two\nlines"):
-        refused(MINE_PENDING, Mark(name), SettingsError)
+        refused(MINE_PENDING, Written(name), SettingsError)
 
 
 def test_an_output_that_was_the_only_one_is_marked_without_a_name() -> None:
     """A redeploy has made it one of several."""
     assert MINE_PENDING.pending is not None
     found = replace(MINE_PENDING, pending=replace(MINE_PENDING.pending, program=PROGRAM))
-    after = decide(found, Mark(""), AUTHOR).after
+    after = decide(found, Written(""), AUTHOR).after
     assert after.pending is not None
     assert "" in after.pending.written
 
@@ -626,12 +626,12 @@ def test_a_commit_notes_the_batch_for_each_output_that_keeps_a_mark() -> None:
 def test_an_output_that_keeps_no_mark_is_not_said_to_have_one() -> None:
     """Else its first mark would be missed, as where a right that marks need is given later."""
     mine = replace(MINE_PENDING, pending=replace(LANDING, lands_in=("topic",)))
-    assert decide(mine, Mark("delta", ""), AUTHOR).after.landed == {}
+    assert decide(mine, Written("delta", ""), AUTHOR).after.landed == {}
 
 
 def test_what_is_known_of_a_target_is_noted_with_each_mark_of_a_batch_also_a_void_one() -> None:
     """Else a void mark would hide that an output went back to before it."""
-    one = decide(replace(MINE_PENDING, pending=LANDING), Mark("topic", "a"), AUTHOR).after
+    one = decide(replace(MINE_PENDING, pending=LANDING), Written("topic", "a"), AUTHOR).after
     assert one.landed == {"topic": Landed(7, "a")}
     assert decide(one, Commit(RANGES, {"topic": "z", "delta": "b"}), AUTHOR).after.landed == {
         "topic": Landed(7, "a"),

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core.model import Change, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.core.rules import Abandon, Acquire, Author, Begin, Commit, Event, Mark, Place, Release, Rewind, decide
+from offsetkeeper.core.rules import (
+    Abandon,
+    Acquire,
+    Author,
+    Begin,
+    Commit,
+    Event,
+    Place,
+    Release,
+    Rewind,
+    Written,
+    decide,
+)
 from offsetkeeper.errors import RangeMismatch, RuleError
 
 PARTITIONS = [TopicPartition(topic, p) for topic in ("a", "b") for p in (0, 1)]
@@ -40,7 +52,7 @@ class Step(NamedTuple):
 steps = st.lists(
     st.builds(
         Step,
-        st.sampled_from([Begin, Mark, Commit, Commit, Place, Abandon, Acquire, Rewind, Release]),
+        st.sampled_from([Begin, Written, Commit, Commit, Place, Abandon, Acquire, Rewind, Release]),
         st.sampled_from(["holder", "holder", "one", "two"]),
         st.tuples(*[st.integers(0, 3)] * len(PARTITIONS)),
         st.booleans(),
@@ -74,8 +86,8 @@ def event_of(snapshot: Snapshot, step: Step, who: str) -> Event:
         return Place(step.positions)
     if step.event is Rewind:
         return Rewind(step.positions, step.force)
-    if step.event is Mark:
-        return Mark(f"output {step.sizes[0]}")
+    if step.event is Written:
+        return Written(f"output {step.sizes[0]}")
     ranges = fitting(snapshot, step) if step.fits else tuple(step.wild)
     others: dict[type[Event], Event] = {Begin: Begin(ranges), Commit: Commit(ranges), Release: Release()}
     return others.get(step.event, Abandon())

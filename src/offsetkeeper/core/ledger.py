@@ -199,7 +199,7 @@ class Ledger:
         self._check_next(batch)
         self._apply(rules.Begin(batch.ranges, tuple(lands_in), landed, program, batch.query), reason)
 
-    def mark(self, batch: Batch, output: str, target: str = "") -> None:
+    def note_written(self, batch: Batch, output: str, target: str = "") -> None:
         """Record that one of several outputs has the pending batch.
 
         Args:
@@ -211,7 +211,7 @@ class Ledger:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
         """
         self._check_next(batch)
-        self._apply(rules.Mark(output, target), f"output {output} is written")
+        self._apply(rules.Written(output, target), f"output {output} is written")
 
     def confirm(self, batch: Batch) -> bool:
         """Ask the store whether this run still owns the group, before an output is written again.
@@ -301,7 +301,7 @@ class Ledger:
                 raise  # an error of the block; all is rolled back
             if isinstance(error, OutcomeUnknown):
                 self._doubts.add(change.after.change_id)
-            self._settle(change, error)
+            self._find_outcome(change, error)
             self._done(change)
             if stage == "opening":
                 raise AlreadyCommitted(f"batch {batch.id} is already committed: continue with the next one") from error
@@ -384,7 +384,7 @@ class Ledger:
 
     def _decide(self, event: rules.Event, reason: str = "") -> Change:
         change_id = environment.token()
-        if isinstance(event, rules.Begin | rules.Mark | rules.Commit):
+        if isinstance(event, rules.Begin | rules.Written | rules.Commit):
             # These changes keep their ids when the batch is tried again, because an earlier try may be stored.
             sequence = self.snapshot.sequence + (self.snapshot.pending is None)
             change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{_digest(event)}"
@@ -409,7 +409,7 @@ class Ledger:
         try:
             self._patiently(lambda: self._write(change))
         except VersionConflict as error:
-            self._settle(change, error)
+            self._find_outcome(change, error)
         except (StoreUnavailable, OutcomeUnknown) as error:
             if change.after.change_id in self._doubts:
                 raise self._unknown(change, error) from error
@@ -429,25 +429,25 @@ class Ledger:
             self._doubts.add(change.after.change_id)
             raise
 
-    def _settle(self, change: Change, error: StoreError) -> None:
+    def _find_outcome(self, change: Change, error: StoreError) -> None:
         """Find out the outcome of a change; return if it is stored, else raise the error that its absence means.
 
         If the group was taken over since, a stored change does not count, except a commit, which is final.
         """
         try:
             found = self._patiently(lambda: self.store.load(self.group))
-            landed = self._landed(change, found)
+            stored = self._is_stored(change, found)
         except (StoreUnavailable, OutcomeUnknown) as away:
             raise self._unknown(change, away) from error
         event = change.entry.event
-        if landed:
+        if stored:
             if not self._owns(change.after) or self._owns(found):
                 return
             self._taken = self._fenced(found, f"the {event} of this run is stored")
             if event != "commit":
                 raise self._taken from error
             return
-        untold = landed is None and change.after.change_id in self._doubts
+        untold = stored is None and change.after.change_id in self._doubts
         if self._acquired and not self._owns(found):
             fate = (
                 f"it is unknown whether the {event} of this run is stored"
@@ -476,7 +476,7 @@ class Ledger:
             f"group {self.group!r} in {self.store.address} was taken over by {owner}; {fate}. This run must stop"
         )
 
-    def _landed(self, change: Change, found: Snapshot) -> bool | None:
+    def _is_stored(self, change: Change, found: Snapshot) -> bool | None:
         """Whether a change is stored; None if it may still be on its way, or no history entry has its version."""
         version, change_id = change.after.version, change.after.change_id
         if found.version <= version:
@@ -499,9 +499,9 @@ class Ledger:
         return retry(passing, self._retry_timeout_s, lambda _: call(), first_s=0.05, longest_s=5.0, jitter_s=0.05)
 
 
-def _digest(event: rules.Begin | rules.Mark | rules.Commit) -> str:
+def _digest(event: rules.Begin | rules.Written | rules.Commit) -> str:
     """Return a digest of the event that is the same in every process, unlike `hash`: Spark Connect uses several."""
-    about = event.output if isinstance(event, rules.Mark) else [event.query, *zip(*event.ranges, strict=True)]
+    about = event.output if isinstance(event, rules.Written) else [event.query, *zip(*event.ranges, strict=True)]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 

@@ -14,7 +14,7 @@ and only eleven events change it. Each cell of the table says what the event doe
     release   -               free        free: batch stays     fenced
     place     -               place       place other parts     fenced
     begin     -               begin       take over             fenced
-    mark      -               -           mark an output        fenced
+    written   -               -           note an output        fenced
     commit    -               advance     advance pending       fenced
     abandon   -               -           drop                  fenced
     settle    -               settle      -                     fenced
@@ -128,7 +128,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Written:
     """Record that one of several outputs has the pending batch, so that it is not written again.
 
     `target` is the identity of its target, if it keeps a mark; see `Landed`.
@@ -211,7 +211,12 @@ class Forget:
     force: bool = False
 
 
-Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Settle | Rewind | Forget | Adopt
+Event = Acquire | Release | Place | Begin | Written | Commit | Abandon | Settle | Rewind | Forget | Adopt
+
+
+def event_name(event: type[Event]) -> str:
+    """Return the name of an event in histories; that of `Written` is as the first releases wrote it."""
+    return "mark" if event is Written else event.__name__.lower()
 
 
 class Holder(Enum):
@@ -280,7 +285,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
     )
     entry = Entry(
         version=after.version,
-        event=type(event).__name__.lower(),
+        event=event_name(type(event)),
         change_id=author.change_id,
         at_ms=author.at_ms,
         actor=author.name,
@@ -373,7 +378,7 @@ def _of_rows(snapshot: Snapshot, moves: Moves) -> Moves:
 
 
 def _refusal(snapshot: Snapshot, event: Event, holder: Holder) -> OffsetkeeperError:
-    name = type(event).__name__.lower()
+    name = event_name(type(event))
     if holder is Holder.TAKEN and snapshot.owner is not None:
         owner = f"{snapshot.owner.name or snapshot.owner.id} (epoch {snapshot.owner.epoch})"
         return Fenced(
@@ -533,7 +538,7 @@ def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
     return _Outcome(after, ranges=event.ranges, token=batch.token, having=Having.MAYBE)
 
 
-def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
+def _written(snapshot: Snapshot, event: Written) -> _Outcome:
     pending = snapshot.pending
     began = {*pending.program.outputs} if pending is not None and pending.program is not None else set[str]()
     if event.output not in began:  # an only output has no name, also after a redeploy has made it one of several
@@ -685,7 +690,7 @@ TABLE: Mapping[tuple[type[Event], Holder, bool], Rule] = MappingProxyType(
         (Place, Holder.MINE, _PENDING): _place,
         (Begin, Holder.MINE, _IDLE): _begin,
         (Begin, Holder.MINE, _PENDING): _take_over,
-        (Mark, Holder.MINE, _PENDING): _mark,
+        (Written, Holder.MINE, _PENDING): _written,
         (Commit, Holder.MINE, _IDLE): _commit,
         (Commit, Holder.MINE, _PENDING): _commit_pending,
         (Abandon, Holder.MINE, _PENDING): _abandon,

@@ -194,7 +194,7 @@ class Delivery:
             course.tell(self.ledger.commit, batch, self.reason, course.returned)
             return
         for name in sorted(course.returned.keys() - set(self.outputs.written)):
-            course.tell(self.ledger.mark, batch, name, course.returned[name])
+            course.tell(self.ledger.note_written, batch, name, course.returned[name])
         shown = replace(batch, written=self.outputs.written)
         course.frame = found = records(shown)
         made = self.asked.outputs.frames(found, shown, self.asked.process, self.outputs.old_names)
@@ -236,7 +236,7 @@ class Delivery:
             used |= written.used
             course.returned[name] = written.target
             if self.outputs.ways.joiners or name != left[-1]:
-                course.tell(self.ledger.mark, batch, name, written.target)
+                course.tell(self.ledger.note_written, batch, name, written.target)
         if not used:  # Spark keeps the state of a query only if its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
 

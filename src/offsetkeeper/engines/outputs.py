@@ -149,7 +149,7 @@ class RunOutputs:
         # Also those that the program has got since the batch was begun: they may have it under way.
         once = {name: each for name, each in self.ways.once.items() if batch.goes_into(name)}
         found = {
-            name: self.asked.pace.patiently(away, partial(each.settle, batch, known(name)))
+            name: self.asked.pace.patiently(away, partial(each.make_void, batch, known(name)))
             for name, each in once.items()
         }
         return Voided(

@@ -112,7 +112,7 @@ class Once:
                 raise
         return Written(used=True, target=seen.target if target is None else target)
 
-    def settle(self, batch: Batch, landed: Landed = _NO_BATCH) -> Outcome:
+    def make_void(self, batch: Batch, landed: Landed = _NO_BATCH) -> Outcome:
         """Make sure that a given-up batch can never land; return its outcome, which is not ABSENT or PARTLY.
 
         Args:

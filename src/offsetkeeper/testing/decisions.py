@@ -80,9 +80,9 @@ def _commits(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.C
 
 
 @st.composite
-def _marks(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Mark:
+def _marks(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Written:
     written = snapshot.pending.written if snapshot.pending else ()
-    return rules.Mark(draw(_outputs.filter(lambda output: output not in written and output.isprintable())))
+    return rules.Written(draw(_outputs.filter(lambda output: output not in written and output.isprintable())))
 
 
 @st.composite
@@ -140,7 +140,7 @@ _EVENTS: dict[type[rules.Event], Events] = {
     rules.Release: lambda *_: st.just(rules.Release()),
     rules.Place: _places,
     rules.Begin: _begins,
-    rules.Mark: _marks,
+    rules.Written: _marks,
     rules.Commit: _commits,
     rules.Abandon: lambda *_: st.just(rules.Abandon()),
     rules.Settle: lambda *_: st.just(rules.Settle()),

@@ -117,18 +117,18 @@ class LanderConformance:
         writes(self.once(output), batch_of(1))
         dropped = batch_of(2)
         for _ in range(2):
-            assert self.once(output).settle(dropped).landing is Landing.VOID
+            assert self.once(output).make_void(dropped).landing is Landing.VOID
         with pytest.raises(BatchVoid):
             writes(self.once(output), dropped)
         writes(self.once(output), batch_of(3))
-        assert self.once(output).settle(dropped).landing is Landing.PASSED
+        assert self.once(output).make_void(dropped).landing is Landing.PASSED
         assert self._rows(output) == Counter(records(batch_of(1)) + records(batch_of(3)))
 
     def test_a_batch_that_is_there_cannot_be_dropped(self, output: str, writes: Any) -> None:
         """The run that drops it learns this."""
         writes(self.once(output), batch_of(1))
-        assert self.once(output).settle(batch_of(1)).landing is Landing.LANDED
-        assert self.once(output).settle(replace(batch_of(1), token="other")).landing is Landing.OTHER
+        assert self.once(output).make_void(batch_of(1)).landing is Landing.LANDED
+        assert self.once(output).make_void(replace(batch_of(1), token="other")).landing is Landing.OTHER
         assert self._rows(output) == Counter(records(batch_of(1)))
 
     def test_a_batch_in_another_target_with_the_same_mark_is_told(self, output: str, writes: Any) -> None:
@@ -141,7 +141,7 @@ class LanderConformance:
         writes(at("here"), batch_of(1))
         with pytest.raises(MarkMismatch, match="another target"):
             writes(at("there"), batch_of(1))
-        assert at("there").settle(batch_of(1)).landing is Landing.ELSEWHERE
+        assert at("there").make_void(batch_of(1)).landing is Landing.ELSEWHERE
         assert self._rows(output) == Counter(records(batch_of(1)))
         writes(at("there"), batch_of(2))
         assert self._rows(output) == Counter(records(batch_of(1)) + records(batch_of(2)))
@@ -175,7 +175,7 @@ class LanderConformance:
             if meanwhile.startswith("same"):
                 writes(self.once(output), mine)
             elif meanwhile.startswith("void"):
-                self.once(output).settle(mine)
+                self.once(output).make_void(mine)
             if meanwhile.endswith("next"):
                 writes(self.once(output), following)
 

@@ -55,7 +55,7 @@ STEPS: dict[str, Callable[[Ledger], object]] = {
     "begin what will be abandoned": lambda it: it.begin(it.batch((OffsetRange(*A, 0, 3),))),
     "abandon": lambda it: it.abandon("other ranges"),
     "begin": lambda it: it.begin(it.batch(FIRST)),
-    "mark": lambda it: it.mark(it.batch(FIRST), "audit"),
+    "mark": lambda it: it.note_written(it.batch(FIRST), "audit"),
     "commit what was begun": lambda it: commit(it, FIRST),
     "commit at once": lambda it: commit(it, SECOND),
     "rewind": lambda it: it.rewind({A: Position(2, "id a")}, "again"),
@@ -247,7 +247,7 @@ class StoreConformance(AnswerConformance):
             "commit": lambda: commit(older, SHORT),
             "release": older.release,
             "abandon": lambda: older.abandon("late"),
-            "mark": lambda: older.mark(older.batch(SHORT), "audit"),
+            "mark": lambda: older.note_written(older.batch(SHORT), "audit"),
         }
         with pytest.raises(Fenced, match="epoch 2"):
             acts[event]()
@@ -285,7 +285,7 @@ class StoreConformance(AnswerConformance):
         ledger.commit(ledger.batch([OffsetRange(*A, 0, 5)]))
         batch = ledger.batch([OffsetRange(*A, 5, 9), OffsetRange(*C, 7, 8)])
         ledger.begin(batch)
-        ledger.mark(batch, "audit")
+        ledger.note_written(batch, "audit")
         ledger.release()
         copy("orders", first, store)
         assert self.read_positions(url, "orders") == {A: 5, C: 7}

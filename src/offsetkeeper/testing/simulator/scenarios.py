@@ -175,7 +175,7 @@ def careless(world: World) -> None:
     if found.pending is not None:
         _refused(world, ledger, rules.Begin(found.pending.ranges))
         for name in found.pending.written:
-            _refused(world, ledger, rules.Mark(name))
+            _refused(world, ledger, rules.Written(name))
     elif ranges := _next(found):
         try:
             ledger.commit(replace(ledger.batch(ranges), sequence=found.sequence + 2))
