@@ -11,8 +11,9 @@ import pytest
 
 from checkpoints.written import write
 from fixtures.nobody import nobody, open_up, set_letters
-from fixtures.rights import Row, rows
-from fixtures.rights_tasks import LETTERS, each_right, granted, name_of
+from fixtures.rights import rows
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import LETTERS, granted
 from fixtures.s3_gate import s3_gate
 from offsetkeeper.checkpoint import (
     Files,
@@ -44,14 +45,14 @@ def change(files: Files) -> None:
     look(files)
 
 
-FOLDER, S3 = rows("A Spark checkpoint in a folder"), rows("A Spark checkpoint in S3")
+FOLDER, S3 = "A Spark checkpoint in a folder", "A Spark checkpoint in S3"
 DOES: dict[str, Callable[[Files], None]] = {
     "`checkpoint inspect`, `verify`, `diff`, `export`": look,
     "`checkpoint move`, `truncate`, `undo` and the others that change it": change,
 }
 
 
-def in_folder(task: str, folder: Path, lacking: tuple[Row, str] | None = None) -> None:
+def in_folder(task: str, folder: Path, lacking: Lacking | None) -> None:
     above = folder / "above"
     files = write(above / "orders", stateful=True)
     paths = [files.path, *files.path.rglob("*")]
@@ -61,7 +62,7 @@ def in_folder(task: str, folder: Path, lacking: tuple[Row, str] | None = None) -
         "its files": [path for path in paths if path.is_file()],
     }
     letters = dict.fromkeys([above, *paths], 0)
-    for right, word in granted(FOLDER, task, lacking):
+    for right, word in granted(rows(FOLDER), task, lacking):
         for path in words[word]:
             letters[path] |= LETTERS[right]
     set_letters(above, letters)
@@ -72,13 +73,13 @@ def in_folder(task: str, folder: Path, lacking: tuple[Row, str] | None = None) -
         open_up(above)
 
 
-def in_s3(task: str, server: S3Server, lacking: tuple[Row, str] | None = None) -> None:
+def in_s3(task: str, server: S3Server, lacking: Lacking | None) -> None:
     bucket = server.create_bucket()
     with TemporaryDirectory() as name, closing(open_files(server.url(bucket, "prefix/orders"))) as there:
         local = write(Path(name), stateful=True)
         for each in local.stamps(""):
             there.write(each, local.read(each) or b"")
-    allowed = [(action, on.replace("bucket", bucket)) for action, on in granted(S3, task, lacking)]
+    allowed = [(action, on.replace("bucket", bucket)) for action, on in granted(rows(S3), task, lacking)]
     with (
         s3_gate(server.port, allowed) as port,
         closing(open_files(server.url(bucket, "prefix/orders", port=port))) as files,
@@ -86,33 +87,22 @@ def in_s3(task: str, server: S3Server, lacking: tuple[Row, str] | None = None) -
         DOES[task](files)
 
 
-@pytest.mark.parametrize("table", [FOLDER, S3], ids=["folder", "S3"])
-def test_the_page_has_each_task(table: list[Row]) -> None:
-    assert {row.task for row in table} == DOES.keys()
+class TestCheckpoint(RightsSuite):
+    """Edits of a checkpoint, and looks at it."""
 
+    headings = (FOLDER, S3)
+    tasks = DOES
+    error = OffsetkeeperError
+    secret = SECRET
 
-@pytest.mark.parametrize("task", DOES)
-def test_the_modes_on_the_page_are_enough(task: str, reachable_folder: Path) -> None:
-    in_folder(task, reachable_folder)
+    @pytest.fixture
+    def try_without(self, reachable_folder: Path, s3_server: S3Server) -> TryWithout:
+        """See `RightsSuite`."""
 
+        def work(heading: str, task: str, lacking: Lacking | None) -> None:
+            if heading == FOLDER:
+                in_folder(task, reachable_folder, lacking)
+            else:
+                in_s3(task, s3_server, lacking)
 
-@pytest.mark.parametrize("task", DOES)
-def test_the_actions_on_the_page_are_enough(task: str, s3_server: S3Server) -> None:
-    in_s3(task, s3_server)
-
-
-@pytest.mark.parametrize("lacking", each_right(FOLDER), ids=name_of)
-def test_without_a_letter_of_the_page_it_is_told(lacking: tuple[Row, str], reachable_folder: Path) -> None:
-    row, _ = lacking
-    with pytest.raises(OffsetkeeperError) as found:
-        in_folder(row.task, reachable_folder, lacking)
-    assert row.without in str(found.value)
-
-
-@pytest.mark.parametrize("lacking", each_right(S3), ids=name_of)
-def test_without_an_action_of_the_page_it_is_told(lacking: tuple[Row, str], s3_server: S3Server) -> None:
-    row, _ = lacking
-    with pytest.raises(OffsetkeeperError) as found:
-        in_s3(row.task, s3_server, lacking)
-    assert row.without in str(found.value)
-    assert SECRET not in str(found.value)
+        return work

@@ -229,12 +229,12 @@ def try_with(guarded: Guarded, tmp_path: Path) -> Callable[[list[Row]], Scene]:
     return make
 
 
-def test_the_page_has_each_task() -> None:
+def test_the_page_has_each_task_with_kafka() -> None:
     assert TASKS.keys() == DOES.keys()
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_rights_on_the_page_are_enough(
+def test_the_rights_on_the_page_are_enough_for_kafka(
     name: str, try_with: Callable[[list[Row]], Scene], caplog: pytest.LogCaptureFixture
 ) -> None:
     said = DOES[name](try_with(TASKS[name]))

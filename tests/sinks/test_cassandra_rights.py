@@ -6,21 +6,21 @@ import secrets
 
 import pytest
 
-from fixtures.rights import Row, rows
-from fixtures.rights_tasks import each_right, granted, name_of
-from offsetkeeper.errors import Refused
+from fixtures.rights import rows
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import granted
 from offsetkeeper.operate.doctor.outputs import server_facts
 from offsetkeeper.testing.conformance.landers import batch_of
 from sinks.cassandra_tables import Shop
 
 pytestmark = pytest.mark.xdist_group("test_cassandra")
 
-SECRET = "correct-horse-battery"
+SECRET = RightsSuite.secret
 ROWS = rows("Cassandra")
 THERE = "output, its marks are there"
 
 
-def try_without(shop: Shop, task: str, lacking: tuple[Row, str] | None = None) -> None:
+def try_without(shop: Shop, task: str, lacking: Lacking | None) -> None:
     """Write a batch, with the rights of a task but for one, all of them by default."""
     user = f"user_{secrets.token_hex(8)}"
     shop.execute(f"CREATE ROLE {user} WITH PASSWORD = '{SECRET}' AND LOGIN = true")
@@ -33,13 +33,16 @@ def try_without(shop: Shop, task: str, lacking: tuple[Row, str] | None = None) -
     assert shop.orders() == {"tea": [1.0, ""]}
 
 
-def test_the_page_has_each_task() -> None:
-    assert {row.task for row in ROWS} == {THERE, "output that makes its marks"}
+class TestCassandra(RightsSuite):
+    """A keyspace's user."""
 
+    headings = ("Cassandra",)
+    tasks = (THERE, "output that makes its marks")
 
-@pytest.mark.parametrize("task", dict.fromkeys(row.task for row in ROWS))
-def test_the_permissions_on_the_page_are_enough(task: str, cassandra_shop: Shop) -> None:
-    try_without(cassandra_shop, task)
+    @pytest.fixture
+    def try_without(self, cassandra_shop: Shop) -> TryWithout:
+        """See `RightsSuite`."""
+        return lambda _, task, lacking: try_without(cassandra_shop, task, lacking)
 
 
 def test_the_doctor_tells_what_it_may_not_see(cassandra_shop: Shop) -> None:
@@ -48,12 +51,3 @@ def test_the_doctor_tells_what_it_may_not_see(cassandra_shop: Shop) -> None:
     cassandra_shop.execute(f"CREATE ROLE {user} WITH PASSWORD = '{SECRET}' AND LOGIN = true")
     found = server_facts(cassandra_shop.url(user=user, password=SECRET))
     assert (found.error, dict(found.settings), found.hidden) == ("", {"replication_factor": "1"}, ("commitlog_sync",))
-
-
-@pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)
-def test_without_a_permission_of_the_page_it_is_told(lacking: tuple[Row, str], cassandra_shop: Shop) -> None:
-    row, _ = lacking
-    with pytest.raises(Refused) as found:
-        try_without(cassandra_shop, row.task, lacking)
-    assert row.without in str(found.value)
-    assert SECRET not in str(found.value)

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from fixtures.rights import Row, rows
-from fixtures.rights_tasks import each_right, granted, name_of
+from fixtures.rights import rows
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import granted
 from fixtures.s3_gate import s3_gate
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import OffsetkeeperError
@@ -20,12 +21,13 @@ from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import batch_of
 from offsetkeeper.testing.s3 import KEY, SECRET, S3Server
 
-ROWS = rows("Delta Lake in S3")
+HEADING = "Delta Lake in S3"
+ROWS = rows(HEADING)
 APPEND, UPSERT = "sink `DeltaTable`", 'sink `DeltaTable`, `mode="upsert"`'
 SETTINGS: dict[str, dict[str, Any]] = {APPEND: {}, UPSERT: {"mode": "upsert", "key": ["id"]}}
 
 
-def write(spark: SparkSession, server: S3Server, task: str, lacking: tuple[Row, str] | None = None) -> list[int]:
+def write(spark: SparkSession, server: S3Server, task: str, lacking: Lacking | None) -> list[int]:
     """Write two batches through the gate, and return the ids that are there then."""
     bucket = server.create_bucket()
     uri = f"s3://{bucket}/prefix/orders"
@@ -44,23 +46,20 @@ def write(spark: SparkSession, server: S3Server, task: str, lacking: tuple[Row, 
     return sorted(found.to_pylist())
 
 
-def test_the_page_has_each_task() -> None:
-    assert {row.task for row in ROWS} == SETTINGS.keys()
+class TestDelta(RightsSuite):
+    """A table's writer."""
 
+    headings = (HEADING,)
+    tasks = SETTINGS
+    error = OffsetkeeperError
+    secret = SECRET
 
-@pytest.mark.parametrize(("task", "ids"), [(APPEND, [1, 2, 2, 3]), (UPSERT, [1, 2, 3])])
-def test_the_actions_on_the_page_are_enough(
-    spark: SparkSession, s3_server: S3Server, task: str, ids: list[int]
-) -> None:
-    assert write(spark, s3_server, task) == ids
+    @pytest.fixture
+    def try_without(self, spark: SparkSession, s3_server: S3Server) -> TryWithout:
+        """See `RightsSuite`."""
 
+        def work(_: str, task: str, lacking: Lacking | None) -> None:
+            ids = write(spark, s3_server, task, lacking)
+            assert ids == ([1, 2, 2, 3] if task == APPEND else [1, 2, 3])
 
-@pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)
-def test_without_an_action_of_the_page_it_is_told(
-    spark: SparkSession, s3_server: S3Server, lacking: tuple[Row, str]
-) -> None:
-    row, _ = lacking
-    with pytest.raises(OffsetkeeperError) as found:
-        write(spark, s3_server, row.task, lacking)
-    assert row.without in str(found.value)
-    assert SECRET not in str(found.value)
+        return work

@@ -12,7 +12,9 @@ import psycopg
 import pymysql
 import pytest
 
-from fixtures.rights import Row, rows, statements
+from fixtures.rights import rows, statements
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import granted
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.mariadb import MariaDBServer
     from offsetkeeper.testing.postgresql import PostgreSQLServer
 
-SECRET = "correct-horse-battery"
+SECRET = RightsSuite.secret
 ORDERS = TopicPartition("orders", 0)
 MARK = OutputMark(1, "token", "1".zfill(16))
 JOINED = "`Table` in the store's database, beside the store's rights"
@@ -191,41 +193,6 @@ LAYOUT = {
     ],
     "MySQL and MariaDB": [f"SHOW CREATE TABLE {name}" for name in _OURS],
 }
-ROWS = {heading: rows(heading) for heading in HEADINGS}
-TASKS = [(heading, task) for heading in HEADINGS for task in dict.fromkeys(row.task for row in ROWS[heading])]
-EACH = [(heading, row, right) for heading in HEADINGS for row in ROWS[heading] for right in row.words[0].split(", ")]
-
-
-@pytest.fixture
-def try_without(request: pytest.FixtureRequest, spark: SparkSession) -> Callable[..., None]:
-    """`try_without(heading, task, row, right)` does a task with its rights but for one, all of them by default."""
-
-    def work(heading: str, task: str, row: Row | None = None, lacking: str = "") -> None:
-        make = postgresql if heading == "PostgreSQL" else mysql
-        with make(request.getfixturevalue(HEADINGS[heading])) as database:
-            if task == THERE:
-                for statement in statements(heading):
-                    database.ask(statement)
-            elif task != "store that makes its tables":
-                with closing(open_store(database.owner)) as store:
-                    ledger = Ledger(store, "shop" if DOES[task] is looks else "other")
-                    stand(ledger)
-            if "marks are there" in task:
-                owned = re.sub(r"\?.*", "", database.owner)
-                table = "ops.orders" if make is postgresql else "orders"
-                with closing(open_store("memory://rights")) as store:
-                    Table(owned, table).prepare(store, Guarantee.EXACTLY_ONCE)
-            wanted = [each for each in ROWS[heading] if each.task == task or (task == JOINED and each.task == THERE)]
-            rights = [
-                (right, each.words[1])
-                for each in wanted
-                for right in each.words[0].split(", ")
-                if each is not row or right != lacking
-            ]
-            store_url, rows_url = database.grant(rights)
-            DOES[task](Shop(database.ask, database.owner, store_url, rows_url, spark))
-
-    return work
 
 
 @pytest.mark.parametrize("heading", HEADINGS)
@@ -244,24 +211,36 @@ def test_the_statements_on_the_page_make_the_tables_that_the_store_makes(
     assert len(made[0]) >= len(_OURS)
 
 
-def test_the_page_has_each_task() -> None:
-    assert {task for _, task in TASKS} == DOES.keys()
+class TestSQL(RightsSuite):
+    """A database's user."""
 
+    headings = (*HEADINGS,)
+    tasks = DOES
+    error = OffsetkeeperError
 
-@pytest.mark.parametrize(("heading", "task"), TASKS)
-def test_the_rights_on_the_page_are_enough(heading: str, task: str, try_without: Callable[..., None]) -> None:
-    try_without(heading, task)
+    @pytest.fixture
+    def try_without(self, request: pytest.FixtureRequest, spark: SparkSession) -> TryWithout:
+        """See `RightsSuite`."""
 
+        def work(heading: str, task: str, lacking: Lacking | None) -> None:
+            make = postgresql if heading == "PostgreSQL" else mysql
+            with make(request.getfixturevalue(HEADINGS[heading])) as database:
+                if task == THERE:
+                    for statement in statements(heading):
+                        database.ask(statement)
+                elif task != "store that makes its tables":
+                    with closing(open_store(database.owner)) as store:
+                        ledger = Ledger(store, "shop" if DOES[task] is looks else "other")
+                        stand(ledger)
+                if "marks are there" in task:
+                    owned = re.sub(r"\?.*", "", database.owner)
+                    table = "ops.orders" if make is postgresql else "orders"
+                    with closing(open_store("memory://rights")) as store:
+                        Table(owned, table).prepare(store, Guarantee.EXACTLY_ONCE)
+                rights = granted(rows(heading), task, lacking)
+                if task == JOINED:
+                    rights += granted(rows(heading), THERE)
+                store_url, rows_url = database.grant(rights)
+                DOES[task](Shop(database.ask, database.owner, store_url, rows_url, spark))
 
-@pytest.mark.parametrize(
-    ("heading", "row", "right"),
-    EACH,
-    ids=[f"{h}: {row.task} without {right} on {row.words[1]}" for h, row, right in EACH],
-)
-def test_without_a_right_of_the_page_it_is_told(
-    heading: str, row: Row, right: str, try_without: Callable[..., None]
-) -> None:
-    with pytest.raises(OffsetkeeperError) as found:
-        try_without(heading, row.task, row, right)
-    assert row.without in str(found.value)
-    assert SECRET not in str(found.value)
+        return work

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.nobody import nobody, open_up, set_letters
-from fixtures.rights import Row, rows
-from fixtures.rights_tasks import LETTERS, each_right, granted, keeps, looks, name_of
-from offsetkeeper.errors import Refused
+from fixtures.rights import rows
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import LETTERS, granted, keeps, looks
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.folder import FolderStore
 
@@ -25,8 +25,6 @@ TASKS = {
         "store, only looked at: `show`, `lag`, `history`, `groups`": looks,
     },
 }
-ROWS = {heading: rows(heading) for heading in TASKS}
-EACH = [(heading, pair) for heading in TASKS for pair in each_right(ROWS[heading])]
 
 
 class Place:
@@ -59,9 +57,9 @@ class Place:
         set_letters(self.path, letters)
 
 
-def try_without(heading: str, task: str, folder: Path, lacking: tuple[Row, str] | None = None) -> None:
+def try_without(heading: str, task: str, folder: Path, lacking: Lacking | None) -> None:
     place = Place(heading, task, folder)
-    place.permit(granted(ROWS[heading], task, lacking))
+    place.permit(granted(rows(heading), task, lacking))
     try:
         with nobody():
             place.act(place.url)
@@ -69,21 +67,13 @@ def try_without(heading: str, task: str, folder: Path, lacking: tuple[Row, str] 
         open_up(place.path)
 
 
-@pytest.mark.parametrize("heading", TASKS)
-def test_the_page_has_each_task(heading: str) -> None:
-    assert {row.task for row in ROWS[heading]} == TASKS[heading].keys()
+class TestFolder(RightsSuite):
+    """The user of a folder or of a file."""
 
+    headings = (*TASKS,)
+    tasks = tuple({task: 0 for of in TASKS.values() for task in of})
 
-@pytest.mark.parametrize(("heading", "task"), [(heading, task) for heading, of in TASKS.items() for task in of])
-def test_the_modes_on_the_page_are_enough(heading: str, task: str, reachable_folder: Path) -> None:
-    try_without(heading, task, reachable_folder)
-
-
-@pytest.mark.parametrize(("heading", "lacking"), EACH, ids=[f"{h}: {name_of(pair)}" for h, pair in EACH])
-def test_without_a_letter_of_the_page_it_is_told(
-    heading: str, lacking: tuple[Row, str], reachable_folder: Path
-) -> None:
-    row, _ = lacking
-    with pytest.raises(Refused) as found:
-        try_without(heading, row.task, reachable_folder, lacking)
-    assert row.without in str(found.value)
+    @pytest.fixture
+    def try_without(self, reachable_folder: Path) -> TryWithout:
+        """See `RightsSuite`."""
+        return lambda heading, task, lacking: try_without(heading, task, reachable_folder, lacking)

@@ -12,14 +12,14 @@ import pytest
 from Hbase_thrift import IOError as ThriftError
 from thriftpy2.thrift import TException
 
-from fixtures.rights import Row, rows
-from fixtures.rights_tasks import each_right, granted, keeps, looks, name_of
-from offsetkeeper.errors import Refused
+from fixtures.rights import rows
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import granted, keeps, looks
 from offsetkeeper.testing.hbase import HBaseServer
 from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.server import free_port, wait_until
 
-ROWS = rows("HBase")
+HEADING = "HBase"
 NEW = "store that makes its tables"
 ACTIONS = {"R": "action=READ", "W": "action=WRITE", "C": "action=CREATE"}
 DOES: dict[str, Callable[[str], None]] = {
@@ -67,24 +67,6 @@ def shop(port: int) -> Iterator[Any]:
     client.close()
 
 
-@pytest.fixture
-def try_without(hbase_server: HBaseServer, port: int, owner: Any, shop: Any) -> Callable[..., None]:
-    """`try_without(task, lacking)` does a task with its rights but for one, all of them by default."""
-
-    def work(task: str, lacking: tuple[Row, str] | None = None) -> None:
-        table = f"rights_{secrets.token_hex(4)}"
-        if task != NEW:
-            keeps(f"{hbase_server.url()}?table={table}", group="shop" if DOES[task] is looks else "other")
-        letters: dict[str, str] = {}
-        for right, on in granted(ROWS, task, lacking):
-            name = on.replace("stream_kafka_offsets", table)
-            letters[name] = letters.get(name, "") + right
-        permit(owner, shop, letters)
-        DOES[task](f"hbase://127.0.0.1:{port}/?table={table}")
-
-    return work
-
-
 def permit(owner: Any, shop: Any, letters: dict[str, str]) -> None:
     """Give `shop` these permissions, and no other.
 
@@ -107,28 +89,30 @@ def may_read(shop: Any) -> bool:
     return True
 
 
-def test_the_page_has_each_task() -> None:
-    assert {row.task for row in ROWS} == DOES.keys()
+class TestHBase(RightsSuite):
+    """A user of HBase."""
 
+    headings = (HEADING,)
+    tasks = DOES
+    logged = True
 
-@pytest.mark.parametrize("task", DOES)
-def test_the_permissions_on_the_page_are_enough(
-    task: str, try_without: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
-    try_without(task)
-    assert caplog.text == ""
+    @pytest.fixture
+    def try_without(self, hbase_server: HBaseServer, port: int, owner: Any, shop: Any) -> TryWithout:
+        """See `RightsSuite`."""
 
+        def work(_: str, task: str, lacking: Lacking | None) -> None:
+            table = f"rights_{secrets.token_hex(4)}"
+            if task != NEW:
+                keeps(f"{hbase_server.url()}?table={table}", group="shop" if DOES[task] is looks else "other")
+            letters: dict[str, str] = {}
+            for right, on in granted(rows(HEADING), task, lacking):
+                name = on.replace("stream_kafka_offsets", table)
+                letters[name] = letters.get(name, "") + right
+            permit(owner, shop, letters)
+            DOES[task](f"hbase://127.0.0.1:{port}/?table={table}")
 
-@pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)
-def test_without_a_permission_of_the_page_it_is_told(
-    lacking: tuple[Row, str], try_without: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
-    row, right = lacking
-    told = ""
-    try:
-        try_without(row.task, lacking)
-    except Refused as error:
-        told = str(error)
-    told += caplog.text
-    assert row.without in told
-    assert ACTIONS[right] in told
+        return work
+
+    def told(self, right: str) -> tuple[str, ...]:
+        """See `RightsSuite`."""
+        return (ACTIONS[right],)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from fixtures.rights import Row, rows
-from fixtures.rights_tasks import LETTERS, each_right, granted, keeps, looks, name_of
-from offsetkeeper.errors import Refused
+from fixtures.rights import rows
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import LETTERS, granted, keeps, looks
 from offsetkeeper.testing.hdfs import HDFSServer
 
 OWNER = getpass.getuser()  # who runs HDFS, and so may do anything
-ROWS = rows("HDFS: `webhdfs://`")
+HEADING = "HDFS: `webhdfs://`"
 NEW = "store, new groups"
 DOES: dict[str, Callable[[str], None]] = {
     NEW: keeps,
@@ -72,26 +72,21 @@ def begun(hdfs_server: HDFSServer, client: httpx.Client) -> Folder:
     return folder
 
 
-def test_the_page_has_each_task() -> None:
-    assert {row.task for row in ROWS} == DOES.keys()
+class TestHDFS(RightsSuite):
+    """A user of HDFS."""
 
+    headings = (HEADING,)
+    tasks = DOES
 
-@pytest.mark.parametrize("task", DOES)
-def test_the_modes_on_the_page_are_enough(task: str, hdfs_server: HDFSServer, client: httpx.Client) -> None:
-    folder = Folder(hdfs_server, client)
-    if task != NEW:
-        keeps(folder.url(hdfs_server, OWNER))
-    folder.permit(granted(ROWS, task))
-    DOES[task](folder.url(hdfs_server, "shop"))
+    @pytest.fixture
+    def try_without(self, hdfs_server: HDFSServer, client: httpx.Client, begun: Folder) -> TryWithout:
+        """See `RightsSuite`."""
 
+        def work(_: str, task: str, lacking: Lacking | None) -> None:
+            folder = begun if lacking and task != NEW else Folder(hdfs_server, client)
+            if folder is not begun and task != NEW:
+                keeps(folder.url(hdfs_server, OWNER))
+            folder.permit(granted(rows(HEADING), task, lacking))
+            DOES[task](folder.url(hdfs_server, "shop"))
 
-@pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)
-def test_without_a_letter_of_the_page_it_is_told(
-    lacking: tuple[Row, str], hdfs_server: HDFSServer, client: httpx.Client, begun: Folder
-) -> None:
-    row, _ = lacking
-    folder = Folder(hdfs_server, client) if row.task == NEW else begun
-    folder.permit(granted(ROWS, row.task, lacking))
-    with pytest.raises(Refused) as found:
-        DOES[row.task](folder.url(hdfs_server, "shop"))
-    assert row.without in str(found.value)
+        return work

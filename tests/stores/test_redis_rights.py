@@ -10,19 +10,16 @@ import pytest
 import redis
 
 from fixtures.rights import rows
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import each_right
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import Refused
 from offsetkeeper.testing.redis import RedisServer
 
 ORDERS = TopicPartition("orders", 0)
 STORE, TTL = "store", "store with `?ttl=`, beside the store's rights"
-ROWS = rows("Redis")
-RIGHTS = {
-    task: [right for row in ROWS if row.task == task for right in row.words[0].split(", ")]
-    for task in dict.fromkeys(row.task for row in ROWS)
-}
-EACH = [(row.task, right, row.without) for row in ROWS for right in row.words[0].split(", ")]
+HEADING = "Redis"
+ROWS = rows(HEADING)
 
 
 def keeps(store: Store, group: str) -> None:
@@ -52,15 +49,14 @@ DOES: dict[str, Callable[[Store, str], None]] = {
 }
 
 
-def try_without(server: RedisServer, task: str, lacking: str = "") -> None:
-    """Do a task with its rights but for one, all of them by default."""
+def try_without(server: RedisServer, task: str, lacking: Lacking | None) -> None:
     group = secrets.token_hex(6)
     with redis.Redis.from_url(server.url()) as admin:
         if DOES[task] is not keeps:
             with closing(open_store(server.url())) as store:
                 keeps(store, group)
-        every = [*RIGHTS[task], *(RIGHTS[STORE] if task == TTL else [])]
-        rights = [right for right in every if right != lacking]
+        of = (STORE, TTL) if task == TTL else (task,)
+        rights = [right for row, right in each_right(ROWS) if row.task in of and (row, right) != lacking]
         admin.execute_command("ACL", "SETUSER", group, "reset", "on", ">s3cret", *rights)
         admin.script_flush()
     url = server.url().replace("redis://", f"redis://{group}:s3cret@") + ("?ttl=1000" if task == TTL else "")
@@ -68,18 +64,18 @@ def try_without(server: RedisServer, task: str, lacking: str = "") -> None:
         DOES[task](store, group)
 
 
-def test_the_page_has_each_task() -> None:
-    assert RIGHTS.keys() == DOES.keys()
+class TestRedis(RightsSuite):
+    """A user with an access list."""
 
+    headings = (HEADING,)
+    tasks = DOES
+    secret = "s3cret"
 
-@pytest.mark.parametrize("task", RIGHTS)
-def test_the_rights_on_the_page_are_enough(task: str, redis_server: RedisServer) -> None:
-    try_without(redis_server, task)
+    @pytest.fixture
+    def try_without(self, redis_server: RedisServer) -> TryWithout:
+        """See `RightsSuite`."""
+        return lambda _, task, lacking: try_without(redis_server, task, lacking)
 
-
-@pytest.mark.parametrize(("task", "right", "told"), EACH)
-def test_without_a_right_of_the_page_it_is_told(task: str, right: str, told: str, redis_server: RedisServer) -> None:
-    with pytest.raises(Refused) as found:
-        try_without(redis_server, task, right)
-    assert told in str(found.value)
-    assert "The page on rights lists what is needed" in str(found.value)
+    def told(self, _right: str) -> tuple[str, ...]:
+        """See `RightsSuite`."""
+        return ("The page on rights lists what is needed",)

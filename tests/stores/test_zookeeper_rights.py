@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from kazoo.security import make_digest_acl
 
-from fixtures.rights import Row, rows
-from fixtures.rights_tasks import each_right, granted, keeps, looks, name_of
-from offsetkeeper.errors import Refused
+from fixtures.rights import rows
+from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
+from fixtures.rights_tasks import granted, keeps, looks
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
 
-SECRET = "correct-horse-battery"
+SECRET = RightsSuite.secret
 OWNER = make_digest_acl("owner", "0wner", all=True)
 LETTERS = {"r": "read", "w": "write", "c": "create"}
-ROWS = rows("ZooKeeper")
+HEADING = "ZooKeeper"
 NEW = "store, new groups"
 DOES: dict[str, Callable[[str], None]] = {
     NEW: keeps,
@@ -62,33 +62,21 @@ def owner(zookeeper_server: ZooKeeperServer) -> Iterator[Any]:
     client.close()
 
 
-@pytest.fixture
-def try_without(zookeeper_server: ZooKeeperServer, owner: Any) -> Callable[..., None]:
-    """`try_without(task, lacking)` does a task with its rights but for one, all of them by default."""
+class TestZooKeeper(RightsSuite):
+    """A user who is known by a digest."""
 
-    def work(task: str, lacking: tuple[Row, str] | None = None) -> None:
-        nodes = Nodes(zookeeper_server, owner)
-        if task != NEW:
-            keeps(nodes.url("owner", "0wner"))
-        nodes.permit(granted(ROWS, task, lacking))
-        DOES[task](nodes.url("shop", SECRET))
+    headings = (HEADING,)
+    tasks = DOES
 
-    return work
+    @pytest.fixture
+    def try_without(self, zookeeper_server: ZooKeeperServer, owner: Any) -> TryWithout:
+        """See `RightsSuite`."""
 
+        def work(_: str, task: str, lacking: Lacking | None) -> None:
+            nodes = Nodes(zookeeper_server, owner)
+            if task != NEW:
+                keeps(nodes.url("owner", "0wner"))
+            nodes.permit(granted(rows(HEADING), task, lacking))
+            DOES[task](nodes.url("shop", SECRET))
 
-def test_the_page_has_each_task() -> None:
-    assert {row.task for row in ROWS} == DOES.keys()
-
-
-@pytest.mark.parametrize("task", DOES)
-def test_the_rights_on_the_page_are_enough(task: str, try_without: Callable[..., None]) -> None:
-    try_without(task)
-
-
-@pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)
-def test_without_a_right_of_the_page_it_is_told(lacking: tuple[Row, str], try_without: Callable[..., None]) -> None:
-    row, _ = lacking
-    with pytest.raises(Refused) as found:
-        try_without(row.task, lacking)
-    assert row.without in str(found.value)
-    assert SECRET not in str(found.value)
+        return work

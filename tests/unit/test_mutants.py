@@ -28,7 +28,7 @@ def nodes_of(path: Path) -> tuple[ast.AST, ...]:
 @functools.cache
 def inherited() -> set[str]:
     """Return the names of what test files may inherit or share."""
-    files = (PACKAGE / "testing" / "conformance").glob("*.py")
+    files = [*(PACKAGE / "testing" / "conformance").glob("*.py"), *(ROOT / "tests").rglob("*_suite.py")]
     return {node.name for file in files for node in nodes_of(file) if isinstance(node, ast.FunctionDef)}
 
 
