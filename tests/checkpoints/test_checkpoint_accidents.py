@@ -173,7 +173,9 @@ def says_wrong(files: LocalFiles) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_verdict_is_what_spark_does(name: str, queries: Queries, plain: Path, tmp_path: Path) -> None:
+def test_the_verdict_after_an_accident_is_what_spark_does(
+    name: str, queries: Queries, plain: Path, tmp_path: Path
+) -> None:
     case = CASES[name]
     files = copy(plain, tmp_path / "checkpoint")
     gone("commits/2", *["offsets/2"] * (not case.again))(files)
@@ -332,7 +334,7 @@ def files_read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_the_verdict_on_lists_of_files_is_what_spark_does(
+def test_the_verdict_on_lists_of_files_after_an_accident_is_what_spark_does(
     name: str, spark: SparkSession, files_read: Path, tmp_path: Path
 ) -> None:
     outcome, spoil = LISTS[name]

@@ -319,7 +319,7 @@ def test_what_happens_while_a_change_holds_refuses_it(
     assert content(files) == {name: each for name, each in before.items() if name not in gone}
 
 
-def test_an_undo_leads_back_and_can_be_undone(files: LocalFiles) -> None:
+def test_an_undo_of_an_edit_leads_back_and_can_be_undone(files: LocalFiles) -> None:
     before = content(files)
     do(files, plan_move(read_checkpoint(files), {A: 3}))
     moved = content(files)

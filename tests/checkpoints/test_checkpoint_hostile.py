@@ -203,7 +203,7 @@ def test_a_copy_keeps_the_mode_and_the_time(files: LocalFiles) -> None:
 
 @pytest.mark.parametrize("content", [SECRET, f'{{"id": ["{SECRET}"]}}', f"v1\n{SECRET}", f"v1\n{{}}\n{SECRET}"])
 @pytest.mark.parametrize("name", ["metadata", "offsets/3", "commits/3", "sources/0/0"])
-def test_what_could_not_be_parsed_is_not_quoted(files: LocalFiles, name: str, content: str) -> None:
+def test_what_could_not_be_parsed_of_a_checkpoint_is_not_quoted(files: LocalFiles, name: str, content: str) -> None:
     put(files, name, content)
     for command in COMMANDS[:3]:
         found = CliRunner().invoke(app, [command[0], str(files.path), *command[1:]])

@@ -138,7 +138,7 @@ def marked(cases: dict[str, Case]) -> list[object]:
 
 
 @pytest.mark.parametrize("name", marked(PLAIN))
-def test_the_verdict_is_what_spark_does(name: str, queries: Queries, plain: Path, tmp_path: Path) -> None:
+def test_the_verdict_on_a_mixture_is_what_spark_does(name: str, queries: Queries, plain: Path, tmp_path: Path) -> None:
     case = PLAIN[name]
     files = copy(plain, tmp_path / "checkpoint")
     gone("commits/2", "offsets/2")(files)
@@ -372,7 +372,7 @@ LISTS: dict[str, tuple[str, Spoil]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_the_verdict_on_lists_of_files_is_what_spark_does(
+def test_the_verdict_on_lists_of_files_of_a_mixture_is_what_spark_does(
     name: str, spark: SparkSession, files_read: Path, tmp_path: Path
 ) -> None:
     outcome, spoil = LISTS[name]

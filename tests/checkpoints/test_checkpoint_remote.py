@@ -176,7 +176,9 @@ def test_a_crash_anywhere_leaves_all_or_nothing_or_what_can_be_undone(remote: Fi
     assert nth > 5
 
 
-def test_a_checkpoint_written_to_lately_is_not_changed_unless_forced(remote: Files, url: str, tmp_path: Path) -> None:
+def test_a_checkpoint_written_to_lately_on_a_server_is_not_changed_unless_forced(
+    remote: Files, url: str, tmp_path: Path
+) -> None:
     put_all(write(tmp_path / "orders"), remote)
     before = content(remote)
     arguments = ["truncate", url, "--batch", "1", "--query-id", "new", "--execute"]
@@ -200,7 +202,7 @@ def test_a_query_that_runs_is_found_also_where_this_machines_clock_is_ahead(
     files.close()
 
 
-def test_what_a_query_writes_at_the_last_moment_is_not_written_over(
+def test_what_a_query_writes_at_the_last_moment_is_not_written_over_on_a_server(
     remote: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes up when the backup has been made, and plans a batch under the number of the barrier."""

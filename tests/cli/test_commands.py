@@ -402,7 +402,7 @@ def test_a_run_is_not_moved_under_its_feet_unless_on_purpose(desk: Desk) -> None
     assert desk.offsets() == [0, 0]
 
 
-def test_an_undo_leads_back_and_can_be_undone(desk: Desk) -> None:
+def test_the_command_undo_leads_back_and_can_be_undone(desk: Desk) -> None:
     desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute", "--reason", "oops")
     desk.run("undo", "shop")
     assert desk.offsets() == [0, 0]

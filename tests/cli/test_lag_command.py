@@ -355,12 +355,12 @@ def test_what_is_not_known_is_beyond_a_limit(kafka_server: KafkaServer, topic: C
 @pytest.mark.parametrize(
     "wrong", [["--fail-on", "sleepy"], ["--max-age", "P1M"], ["--max-age", "soon"], ["--top", "3"]], ids=" ".join
 )
-def test_limits_that_make_no_sense_are_refused(two_groups: str, wrong: list[str]) -> None:
+def test_limits_of_lag_that_make_no_sense_are_refused(two_groups: str, wrong: list[str]) -> None:
     with pytest.raises(SettingsError, match=wrong[0]):
         run("lag", "--brokers", two_groups, *wrong)
 
 
-def test_a_group_that_cannot_be_read_hides_no_other(two_groups: str, store: str) -> None:
+def test_lag_tells_a_group_that_cannot_be_read_and_hides_no_other(two_groups: str, store: str) -> None:
     with sqlite3.connect(store.removeprefix("sqlite:///")) as database:
         database.execute("update offsetkeeper_groups set control = 'spoilt' where group_id = 'idle'")
     result = CliRunner().invoke(app, ["lag", "--brokers", two_groups])

@@ -271,7 +271,7 @@ STEPS: dict[str, Callable[[Chain], object]] = {
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(number, marks=pytest.mark.soak) for number in range(3, 60))]
 )
-def test_what_previews_promise_is_what_comes(
+def test_what_previews_promise_is_what_comes_from_kafka(
     lab: Lab, topic: Callable[..., str], database: str, tmp_path: Path, seed: int
 ) -> None:
     with psycopg.connect(database) as connection:

@@ -55,7 +55,7 @@ def test_ranges_that_overlap_are_refused_before_anything_is_read(name: str, spar
 
 
 @pytest.mark.parametrize("name", ["packed", "connector"])
-def test_what_is_no_range_is_refused(name: str, spark: SparkSession) -> None:
+def test_what_is_no_range_is_not_read(name: str, spark: SparkSession) -> None:
     with pytest.raises(SettingsError, match=r"is not a range: write OffsetRange"):
         open_reader(name, brokers=NOWHERE, group="test").read(spark, [("orders", 0, 0, 5)])  # type: ignore[list-item]
 

@@ -94,7 +94,7 @@ def test_no_ranges_are_no_tasks() -> None:
 
 
 @pytest.mark.parametrize("wrong", [(-1, 5), (5, 4)])
-def test_what_is_no_range_is_refused(wrong: tuple[int, int]) -> None:
+def test_what_is_no_range_is_not_split(wrong: tuple[int, int]) -> None:
     with pytest.raises(SettingsError, match="0 <= start <= end"):
         tidy([OffsetRange("a", 0, *wrong)])
 

@@ -98,7 +98,7 @@ def test_a_topic_that_exists_cannot_be_made(kafka_server: KafkaServer, topic: Ca
         kafka_server.create_topic(name)
 
 
-def test_a_wrong_setting_is_told_with_the_end_of_the_log() -> None:
+def test_a_wrong_setting_is_told_with_the_end_of_the_log_of_kafka() -> None:
     with pytest.raises(ServerError, match=r"(?s)kafka did not start.*no\.such\.Reporter"):
         KafkaServer(settings={"metric.reporters": "no.such.Reporter"}).start()
 

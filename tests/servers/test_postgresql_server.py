@@ -103,6 +103,6 @@ def test_each_test_has_an_empty_database(database: str) -> None:
         assert connection.execute("select count(*) from pg_tables where schemaname = 'public'").fetchone() == (0,)
 
 
-def test_a_wrong_setting_is_told_with_the_end_of_the_log() -> None:
+def test_a_wrong_setting_is_told_with_the_end_of_the_log_of_postgresql() -> None:
     with pytest.raises(ServerError, match=r"(?s)postgresql did not start.*no_such_setting"):
         PostgreSQLServer(settings={"no_such_setting": "1"}).start()

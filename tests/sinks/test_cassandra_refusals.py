@@ -264,7 +264,7 @@ def test_values_that_fit_are_passed_on() -> None:
     assert change == (True, (uuid.UUID(ID),))
 
 
-def test_two_rows_of_one_record_with_the_same_key_are_refused(cassandra_shop: Shop) -> None:
+def test_two_rows_of_one_record_with_the_same_key_are_refused_in_cassandra(cassandra_shop: Shop) -> None:
     """Nothing says which is the last. Without a place in the order it is unknown too."""
     shop, order = cassandra_shop, "topic string, partition int, offset long, item string, price double"
     rows = [("t", 0, 1, "tea", 1.0), ("t", 0, 2, "tea", 2.0), ("t", 0, 2, "tea", 3.0), ("t", 0, 1, "jam", 1.0)]

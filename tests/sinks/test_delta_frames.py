@@ -193,7 +193,7 @@ def test_of_several_rows_with_one_key_the_last_is_taken(spark: SparkSession, pat
     ]
 
 
-def test_rows_with_one_key_and_no_order_are_refused(spark: SparkSession, path: str) -> None:
+def test_rows_with_one_key_and_no_order_are_refused_in_delta(spark: SparkSession, path: str) -> None:
     made(path, ("id", pa.int64()), ("name", pa.string()))
     sink = once(path, mode="upsert", key=["id"])
     with pytest.raises(RowMismatch, match=r"several rows of the batch have the same key \(id\)"):
@@ -204,7 +204,7 @@ def test_rows_with_one_key_and_no_order_are_refused(spark: SparkSession, path: s
     assert sorted(rows(path)) == [(1, "a"), (2, "b")]
 
 
-def test_two_rows_of_one_record_with_the_same_key_are_refused(spark: SparkSession, path: str) -> None:
+def test_two_rows_of_one_record_with_the_same_key_are_refused_in_delta(spark: SparkSession, path: str) -> None:
     """Nothing says which is the last. Without a place in the order it is unknown too."""
     made(path, ("id", pa.int64()), ("name", pa.string()))
     sink = once(path, mode="upsert", key=["id"])
@@ -276,7 +276,7 @@ def test_an_empty_text_in_a_partition_of_an_upsert_is_refused(spark: SparkSessio
     assert not rows(path)
 
 
-def test_a_text_that_is_none_is_refused(spark: SparkSession, path: str) -> None:
+def test_a_text_that_is_none_is_refused_in_delta(spark: SparkSession, path: str) -> None:
     """Bytes that Spark calls a string would make a file that no other reader can read."""
     made(path, ("word", pa.string()), ("words", pa.list_(pa.string())))
     for query in ("select cast(X'FF' as string) as word", "select array(cast(X'FF' as string)) as words"):
@@ -381,7 +381,7 @@ def test_an_error_shows_no_key_in_whichever_form_the_library_quotes_it() -> None
     assert folder.why(OSError(f"no header: {token!r}, {token}")) == "s3://b/p: no header: '***', ***"
 
 
-def test_at_most_once_is_refused(path: str) -> None:
+def test_at_most_once_is_refused_by_a_delta_table(path: str) -> None:
     made(path, ("id", pa.int64()))
     with pytest.raises(GuaranteeRefused):
         Outputs(it=DeltaTable(path)).prepare(MemoryStore("memory://"), Guarantee.AT_MOST_ONCE)

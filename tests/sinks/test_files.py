@@ -366,7 +366,7 @@ BAD, GOOD = "cast(X'FF' as string)", "'é'"
 @pytest.mark.parametrize(
     "value", ["{}", "struct({} as a)", "array('a', {})", "map('a', {})", "array(array(named_struct('a.b', {})))"]
 )
-def test_a_text_that_is_none_is_refused(write: Write, format: str, value: str) -> None:  # noqa: A002
+def test_a_text_that_is_none_is_refused_in_files(write: Write, format: str, value: str) -> None:  # noqa: A002
     """JSON would have another text, and Parquet one that only Spark reads."""
     with pytest.raises(RowMismatch, match="column words has a text that is not UTF-8"):
         write(1, f"select {value.replace('{}', BAD)} as words", format=format)

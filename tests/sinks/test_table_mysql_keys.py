@@ -193,7 +193,7 @@ def test_blanks_at_the_end_of_a_key_are_refused_where_they_do_not_count(
 
 
 @pytest.mark.parametrize("key", ["cast(null as string)", "null"])
-def test_a_key_without_a_value_is_refused(spark: SparkSession, database: str, rows: Query, key: str) -> None:
+def test_a_key_without_a_value_is_refused_in_mysql(spark: SparkSession, database: str, rows: Query, key: str) -> None:
     rows("create table stock (item varchar(9) collate utf8mb4_bin null unique, amount int)")
     with pytest.raises(RowMismatch, match=r"column item .* must have a value, but a row has none"):
         upsert(database).rows.write(spark.sql(f"select {key} as item, 1 as amount"), BATCH)

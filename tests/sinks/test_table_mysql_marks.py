@@ -140,7 +140,7 @@ def test_marks_that_do_not_commit_with_the_rows_are_refused(
     assert count() == 3
 
 
-def test_a_server_that_makes_tables_by_another_engine_is_refused(
+def test_a_server_that_makes_tables_by_another_engine_is_refused_in_mysql(
     mariadb_server: MariaDBServer, shop: str, execute: Query
 ) -> None:
     """As enforce_storage_engine has it, silently, unless the mode of the session forbids that."""
@@ -157,7 +157,9 @@ def test_a_server_that_makes_tables_by_another_engine_is_refused(
     lander(url)
 
 
-def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another(mariadb_server: MariaDBServer, shop: str) -> None:
+def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another_in_mysql(
+    mariadb_server: MariaDBServer, shop: str
+) -> None:
     with ThreadPoolExecutor(8) as pool:
         ways = [*pool.map(lambda _: lander(mariadb_server.url(shop)), range(8))]
     assert [way.seen(KEY) for way in ways] == [Seen(None)] * 8
@@ -194,7 +196,7 @@ def test_a_start_is_refused_where_a_trigger_changes_the_mark(
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-def test_a_start_does_not_wait_for_a_landing_that_another_run_has_under_way(
+def test_a_start_does_not_wait_for_a_landing_that_another_run_has_under_way_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int], kept: int
 ) -> None:
     """Then the run's first landing tries what the start could not."""
@@ -218,7 +220,7 @@ def test_a_start_does_not_wait_for_a_landing_that_another_run_has_under_way(
 
 
 @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
-def test_a_commit_that_is_cut_off_is_looked_up(
+def test_a_commit_that_is_cut_off_is_looked_up_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, proxy: TcpProxy, shop: str, count: Callable[[], int], cut: Cut
 ) -> None:
     way, batch = lander(mariadb_server.url(shop, port=proxy.port)), batch_of(1)
@@ -231,7 +233,7 @@ def test_a_commit_that_is_cut_off_is_looked_up(
 
 
 @pytest.mark.parametrize("statement", [b"UPDATE ", b"INSERT INTO `"])
-def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing(
+def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing_in_mysql(
     spark: SparkSession,
     mariadb_server: MariaDBServer,
     proxy: TcpProxy,
@@ -260,7 +262,7 @@ def test_a_server_that_is_killed_between_staging_and_landing_takes_nothing_that_
     assert count() == 3
 
 
-def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer_than_the_timeout(
+def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer_than_the_timeout_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
 ) -> None:
     """The server ends its session, so that nothing of it lands when it wakes up."""
@@ -279,7 +281,7 @@ def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer
     assert count() == 6
 
 
-def test_the_mark_is_compared_once_more_as_it_is_changed(
+def test_the_mark_is_compared_once_more_as_it_is_changed_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
 ) -> None:
     """Here a newer run is faster, between the older one's look and its change."""
@@ -296,7 +298,7 @@ def test_the_mark_is_compared_once_more_as_it_is_changed(
     assert count() == 6
 
 
-def test_a_table_that_changes_between_batches_is_looked_at_again(
+def test_a_table_that_changes_between_batches_is_looked_at_again_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
 ) -> None:
     way = lander(mariadb_server.url(shop))
@@ -326,7 +328,7 @@ def test_a_table_that_is_made_again_beside_its_mark_is_not_noticed(
     assert (landed.target, count()) == ("", 3)
 
 
-def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
+def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
 ) -> None:
     """Only the next start makes the table again, and compares it with the ledger."""
@@ -341,7 +343,7 @@ def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
     assert count() == 3
 
 
-def test_a_run_that_stages_leaves_alone_what_another_has_staged(
+def test_a_run_that_stages_leaves_alone_what_another_has_staged_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
 ) -> None:
     ways = [lander(mariadb_server.url(shop)) for _ in range(2)]
@@ -353,7 +355,7 @@ def test_a_run_that_stages_leaves_alone_what_another_has_staged(
     assert count() == 3
 
 
-def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch(
+def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
 ) -> None:
     """But for what a task still writes to, for which nobody waits."""

@@ -64,7 +64,7 @@ def without_nan(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple("nan" if isinstance(value, float) and math.isnan(value) else value for value in row)
 
 
-def test_rows_and_offsets_are_there_together_and_nothing_else(
+def test_rows_and_offsets_are_there_together_and_nothing_else_in_postgresql(
     spark: SparkSession,
     database: str,
     ledger: Ledger,
@@ -117,7 +117,7 @@ def test_columns_of_other_types_take_what_they_can_hold(
     )
 
 
-def test_names_are_taken_as_they_are_and_the_database_fills_the_rest(
+def test_names_are_taken_as_they_are_and_the_database_fills_the_rest_in_postgresql(
     spark: SparkSession, database: str, ledger: Ledger, connection: Connection, rows: Query
 ) -> None:
     connection.execute(
@@ -182,7 +182,7 @@ def test_of_rows_with_one_key_the_last_by_topic_partition_and_offset_stays(
     assert rows("select * from stock order by item") == [("milk", 2), ("oats", 1), ("tea", 3)]
 
 
-def test_rows_with_one_key_and_no_order_are_refused(
+def test_rows_with_one_key_and_no_order_are_refused_in_postgresql(
     spark: SparkSession,
     database: str,
     ledger: Ledger,

@@ -68,7 +68,7 @@ def test_the_rows_of_failed_attempts_are_never_merged(
     assert staging_tables() == []
 
 
-def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out(
+def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out_in_postgresql(
     table: Table,
     frame: DataFrame,
     ledger: Ledger,
@@ -86,7 +86,7 @@ def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out(
     assert orders() == (100, 100)
 
 
-def test_nothing_is_there_where_the_transaction_fails(
+def test_nothing_is_there_where_the_transaction_fails_in_postgresql(
     table: Table,
     frame: DataFrame,
     ledger: Ledger,

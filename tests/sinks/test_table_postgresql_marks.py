@@ -87,7 +87,7 @@ def count(connection: Connection) -> int:
 
 
 @pytest.mark.usefixtures("shop")
-def test_at_most_once_writes_without_a_mark(database: str) -> None:
+def test_at_most_once_writes_without_a_mark_in_postgresql(database: str) -> None:
     assert isinstance(prepared(database, Guarantee.AT_MOST_ONCE), Writer)
     assert isinstance(prepared(database, Guarantee.AT_LEAST_ONCE), Lander)
 
@@ -128,7 +128,7 @@ def test_a_user_without_permission_for_the_marks_is_told_each_remedy(
 
 
 @pytest.mark.usefixtures("shop")
-def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another(database: str) -> None:
+def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another_in_postgresql(database: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         ways = [*pool.map(lambda _: lander(database), range(8))]
     assert [way.seen(KEY).mark for way in ways] == [None] * 8
@@ -180,7 +180,7 @@ def swallow(shop: Connection) -> Swallow:
 
 
 @pytest.mark.parametrize("way", SWALLOWED)
-def test_a_start_is_refused_where_a_trigger_does_not_keep_the_mark(
+def test_a_start_is_refused_where_a_trigger_does_not_keep_the_mark_in_postgresql(
     spark: SparkSession, database: str, shop: Connection, swallow: Swallow, way: str
 ) -> None:
     """Else the rows are there without a mark, and come twice if the answer to their commit is lost."""
@@ -203,7 +203,7 @@ def test_a_start_is_refused_where_a_trigger_does_not_keep_the_mark(
 
 
 @pytest.mark.parametrize("way", ["before an update", "before an insert"])
-def test_a_trigger_that_is_made_after_the_start_takes_the_rows_with_the_mark(
+def test_a_trigger_that_is_made_after_the_start_takes_the_rows_with_the_mark_in_postgresql(
     spark: SparkSession, database: str, shop: Connection, swallow: Swallow, way: str
 ) -> None:
     """The statement of each landing says that it has changed one row."""
@@ -238,7 +238,7 @@ def test_a_start_leaves_no_trace_in_the_marks(spark: SparkSession, database: str
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-def test_a_start_does_not_wait_for_a_landing_that_another_run_has_under_way(
+def test_a_start_does_not_wait_for_a_landing_that_another_run_has_under_way_in_postgresql(
     spark: SparkSession, database: str, shop: Connection, swallow: Swallow, kept: int
 ) -> None:
     """Then the run's first landing tries what the start could not."""
@@ -317,7 +317,7 @@ def test_a_policy_that_lets_the_mark_of_the_group_through_is_no_obstacle(
 
 
 @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
-def test_a_commit_that_is_cut_off_is_looked_up(
+def test_a_commit_that_is_cut_off_is_looked_up_in_postgresql(
     spark: SparkSession, shop: Connection, proxy: TcpProxy, postgresql_server: PostgreSQLServer, cut: Cut
 ) -> None:
     way, batch = lander(postgresql_server.url(shop.info.dbname, port=proxy.port)), batch_of(1)
@@ -330,7 +330,7 @@ def test_a_commit_that_is_cut_off_is_looked_up(
 
 
 @pytest.mark.parametrize("statement", [b"UPDATE ", b"insert into "])
-def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing(
+def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing_in_postgresql(
     spark: SparkSession, shop: Connection, proxy: TcpProxy, postgresql_server: PostgreSQLServer, statement: bytes
 ) -> None:
     way = lander(postgresql_server.url(shop.info.dbname, port=proxy.port))
@@ -355,7 +355,7 @@ def test_a_server_that_restarts_between_staging_and_landing_costs_another_try(
         assert count(connection) == 3
 
 
-def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer_than_the_timeout(
+def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer_than_the_timeout_in_postgresql(
     spark: SparkSession, database: str, shop: Connection
 ) -> None:
     """The server ends its session, so that nothing of it lands when it wakes up."""
@@ -373,7 +373,9 @@ def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer
     assert count(shop) == 6
 
 
-def test_the_mark_is_compared_once_more_as_it_is_changed(spark: SparkSession, database: str, shop: Connection) -> None:
+def test_the_mark_is_compared_once_more_as_it_is_changed_in_postgresql(
+    spark: SparkSession, database: str, shop: Connection
+) -> None:
     """Here a newer run is faster, between the older one's look and its change."""
     way, newer = lander(database), lander(database)
     for sequence in (1, 2):
@@ -387,7 +389,7 @@ def test_the_mark_is_compared_once_more_as_it_is_changed(spark: SparkSession, da
     assert count(shop) == 6
 
 
-def test_a_table_that_changes_between_batches_is_looked_at_again(
+def test_a_table_that_changes_between_batches_is_looked_at_again_in_postgresql(
     spark: SparkSession, database: str, shop: Connection
 ) -> None:
     way = lander(database)
@@ -402,7 +404,7 @@ def test_a_table_that_changes_between_batches_is_looked_at_again(
     assert count(shop) == 3
 
 
-def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
+def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none_in_postgresql(
     spark: SparkSession, database: str, shop: Connection
 ) -> None:
     """Only the next start makes the table again, and compares it with the ledger."""
@@ -417,7 +419,7 @@ def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
     assert count(shop) == 3
 
 
-def test_a_run_that_stages_leaves_alone_what_another_has_staged(
+def test_a_run_that_stages_leaves_alone_what_another_has_staged_in_postgresql(
     spark: SparkSession, database: str, shop: Connection, staging_tables: Callable[[], list[str]]
 ) -> None:
     """Until a batch of its own is there: then the other's cannot be."""
@@ -432,7 +434,7 @@ def test_a_run_that_stages_leaves_alone_what_another_has_staged(
             way.land(KEY, before, OutputMark.of(batch), rows)
 
 
-def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch(
+def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch_in_postgresql(
     spark: SparkSession, database: str, shop: Connection, staging_tables: Callable[[], list[str]]
 ) -> None:
     way, batch = lander(database), batch_of(1)

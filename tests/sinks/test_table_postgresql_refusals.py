@@ -48,7 +48,7 @@ def test_a_view_is_refused(database: str, ledger: Ledger, orders: Connection) ->
     "index",
     ["", "unique index on orders (id, amount)", "unique index on orders (id) where amount > 0", "index on orders (id)"],
 )
-def test_an_upsert_needs_a_unique_index_on_its_key(
+def test_an_upsert_needs_a_unique_index_on_its_key_in_postgresql(
     database: str, ledger: Ledger, orders: Connection, index: str
 ) -> None:
     if index:
@@ -114,7 +114,7 @@ def test_a_user_without_permissions_is_told_each_one(database: str, ledger: Ledg
         ("1L as id, interval '1' day as at", "to_json"),
     ],
 )
-def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
+def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs_in_postgresql(
     spark: SparkSession,
     database: str,
     batch: Batch,
@@ -140,7 +140,7 @@ def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
         ),
     ],
 )
-def test_values_that_do_not_fit_fail_the_whole_batch(
+def test_values_that_do_not_fit_fail_the_whole_batch_in_postgresql(
     spark: SparkSession,
     database: str,
     batch: Batch,

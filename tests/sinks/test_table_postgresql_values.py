@@ -308,7 +308,7 @@ def test_an_error_of_a_trigger_is_not_taken_for_a_value_of_a_row(
 
 
 @pytest.mark.parametrize("left_out", ["insert", "update"])
-def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant(
+def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant_in_postgresql(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, left_out: str
 ) -> None:
     connection.execute(
@@ -339,7 +339,7 @@ def test_a_rule_that_takes_the_rows_is_refused_at_the_start_unless_it_is_meant(
     assert rows("select count(*) from orders") == [(0,)]
 
 
-def test_a_trigger_that_leaves_keys_out_is_refused_also_where_a_row_is_nothing_but_its_key(
+def test_a_trigger_that_leaves_keys_out_is_refused_also_where_a_row_is_nothing_but_its_key_in_postgresql(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
 ) -> None:
     """Rows that are there already are not written again, so the rows that are written say nothing."""
@@ -360,7 +360,7 @@ def test_a_trigger_that_leaves_keys_out_is_refused_also_where_a_row_is_nothing_b
 
 
 @pytest.mark.parametrize("more", ["", ", n int"])
-def test_a_trigger_that_changes_keys_is_refused_unless_it_is_meant(
+def test_a_trigger_that_changes_keys_is_refused_unless_it_is_meant_in_postgresql(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, more: str
 ) -> None:
     """Two keys of two batches became one row. Nor is a domain of an enum compared with it, which PostgreSQL refuses."""
@@ -442,7 +442,7 @@ def test_an_upsert_through_a_trigger_that_leaves_all_rows_counts_its_keys(
 
 
 @pytest.mark.parametrize("declared", ["int", "text"])
-def test_a_key_without_a_value_is_refused(
+def test_a_key_without_a_value_is_refused_in_postgresql(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, declared: str
 ) -> None:
     connection.execute(f"create table stock (item {declared} unique, n int)".encode())
@@ -465,7 +465,7 @@ def test_a_key_without_a_value_is_refused(
         ("inet", "has a type for which different texts are one value"),
     ],
 )
-def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start(
+def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start_in_postgresql(
     database: str, ledger: Ledger, connection: Connection, declared: str, why: str
 ) -> None:
     connection.execute(NOCASE)
@@ -573,7 +573,7 @@ def test_a_key_of_limited_length_counts_blanks_at_its_end(
     assert sorted(rows("select * from stock")) == [("ab", 1), ("ab ", 1)]
 
 
-def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant(
+def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant_in_postgresql(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
 ) -> None:
     connection.execute(NOCASE)
@@ -591,7 +591,7 @@ def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant(
 
 
 @pytest.mark.parametrize("later", ["", f" union all select {AT}, 9L, 'tea', 4"], ids=["the last", "not the last"])
-def test_rows_of_one_record_with_one_key_are_refused(
+def test_rows_of_one_record_with_one_key_are_refused_in_postgresql(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, later: str
 ) -> None:
     connection.execute("create table stock (item text primary key, n int)")

@@ -128,7 +128,7 @@ def test_every_type_arrives_as_it_is_whatever_the_time_zone(
     assert execute("select * from kinds order by b is null, b desc") == EXPECTED
 
 
-def test_nothing_is_there_where_the_transaction_fails(
+def test_nothing_is_there_where_the_transaction_fails_in_sqlite(
     spark: SparkSession, url: str, ledger: Ledger, batch: Batch, execute: Query
 ) -> None:
     """And the next try writes all of it, once."""
@@ -155,7 +155,7 @@ def test_the_file_is_not_locked_while_rows_are_staged(
     assert execute("select count(*) from orders") == [(11,)]
 
 
-def test_upsert_replaces_what_is_there_and_the_last_row_of_a_key_stays(
+def test_upsert_replaces_what_is_there_and_the_last_row_of_a_key_stays_in_sqlite(
     spark: SparkSession, url: str, ledger: Ledger, execute: Query
 ) -> None:
     execute("create table stock (shop text, item text, amount int, note text, primary key (item, shop))")
@@ -169,7 +169,7 @@ def test_upsert_replaces_what_is_there_and_the_last_row_of_a_key_stays(
     assert execute("select * from stock order by shop, item") == expected
 
 
-def test_rows_with_one_key_and_no_order_are_refused(
+def test_rows_with_one_key_and_no_order_are_refused_in_sqlite(
     spark: SparkSession, url: str, batch: Batch, execute: Query
 ) -> None:
     execute("create table stock (item text, amount int)")
@@ -246,7 +246,9 @@ def test_a_missing_file_or_table_is_told_and_not_made(tmp_path: Path, url: str, 
 
 
 @pytest.mark.parametrize("index", ["", "(id, name)", "(id) where id > 0"])
-def test_an_upsert_needs_a_unique_index_on_its_key(url: str, ledger: Ledger, execute: Query, index: str) -> None:
+def test_an_upsert_needs_a_unique_index_on_its_key_in_sqlite(
+    url: str, ledger: Ledger, execute: Query, index: str
+) -> None:
     execute("create table orders (id int, name text primary key)")
     if index:
         execute(f"create unique index one on orders {index}")
@@ -282,7 +284,7 @@ def test_rows_join_the_offsets_in_the_same_file_however_its_path_is_written(
         ("1 as id, X'00' as name", "binary into TEXT"),
     ],
 )
-def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
+def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs_in_sqlite(
     spark: SparkSession, url: str, batch: Batch, execute: Query, columns: str, message: str
 ) -> None:
     execute("create table orders (id INT not null, name TEXT, price NUMERIC, twice INT generated always as (id * 2))")

@@ -96,7 +96,7 @@ def execute(path: Path, statement: str) -> None:
         connection.execute(statement)
 
 
-def test_at_most_once_writes_without_a_mark(shop: Path) -> None:
+def test_at_most_once_writes_without_a_mark_in_sqlite(shop: Path) -> None:
     """And at least once too, where the marks cannot be kept."""
     table = Table(f"sqlite:///{shop}", "records")
     with closing(open_store("memory://")) as store:
@@ -120,7 +120,7 @@ SWALLOW = "create trigger swallow {} on offsetkeeper_marks begin {}; end"
         ("after update", "delete from offsetkeeper_marks"),
     ],
 )
-def test_a_start_is_refused_where_a_trigger_does_not_keep_the_mark(
+def test_a_start_is_refused_where_a_trigger_does_not_keep_the_mark_in_sqlite(
     spark: SparkSession, shop: Path, when: str, what: str
 ) -> None:
     """Else the rows are there without a mark."""
@@ -139,7 +139,7 @@ def test_a_start_is_refused_where_a_trigger_does_not_keep_the_mark(
 
 
 @pytest.mark.parametrize("when", ["before insert", "before update"])
-def test_a_trigger_that_is_made_after_the_start_takes_the_rows_with_the_mark(
+def test_a_trigger_that_is_made_after_the_start_takes_the_rows_with_the_mark_in_sqlite(
     spark: SparkSession, shop: Path, when: str
 ) -> None:
     """The statement of each landing says that it has changed one row."""
@@ -204,7 +204,7 @@ def test_a_batch_that_does_not_fit_the_table_leaves_the_mark(spark: SparkSession
     assert (way.seen(KEY).mark, count(shop)) == (None, 0)
 
 
-def test_a_table_that_changes_between_batches_is_looked_at_again(spark: SparkSession, shop: Path) -> None:
+def test_a_table_that_changes_between_batches_is_looked_at_again_in_sqlite(spark: SparkSession, shop: Path) -> None:
     way = lander(shop)
     write(spark, way, 1)
     execute(shop, "alter table records add column note text default 'none'")
@@ -227,7 +227,7 @@ def test_a_table_that_is_made_again_after_it_was_staged_for_takes_the_rows(spark
     assert count(shop) == 3
 
 
-def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(spark: SparkSession, shop: Path) -> None:
+def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none_in_sqlite(spark: SparkSession, shop: Path) -> None:
     """Only the next start makes the table again, and compares it with the ledger."""
     way = lander(shop)
     write(spark, way, 1)
@@ -284,7 +284,7 @@ def test_a_commit_that_waits_for_a_reader_in_vain_has_written_nothing(
     assert (way.seen(KEY).mark, count(shop)) == (None, 0)
 
 
-def test_the_mark_is_compared_once_more_as_it_is_changed(spark: SparkSession, shop: Path) -> None:
+def test_the_mark_is_compared_once_more_as_it_is_changed_in_sqlite(spark: SparkSession, shop: Path) -> None:
     """By what changes it: here another run is faster between the look and the change."""
     way, batch = lander(shop), batch_of(1)
     finish = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)

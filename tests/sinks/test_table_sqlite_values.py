@@ -59,7 +59,7 @@ def test_a_clause_of_the_table_that_loses_rows_is_refused_unless_it_is_meant(
 
 
 @pytest.mark.parametrize("words", [{}, {"mode": "upsert", "key": ["id"]}], ids=["append", "upsert"])
-def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant(
+def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant_in_sqlite(
     spark: SparkSession, url: str, shop: sqlite3.Connection, words: dict[str, Any]
 ) -> None:
     shop.execute("create table orders (id int unique, n int)")
@@ -72,7 +72,7 @@ def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant(
     assert shop.execute("select id from orders order by 1").fetchall() == [(0,), (2,)]
 
 
-def test_a_trigger_that_leaves_keys_out_is_refused_also_where_a_row_is_nothing_but_its_key(
+def test_a_trigger_that_leaves_keys_out_is_refused_also_where_a_row_is_nothing_but_its_key_in_sqlite(
     spark: SparkSession, url: str, shop: sqlite3.Connection
 ) -> None:
     """Rows that are there already are not written again, so the rows that are written say nothing."""
@@ -90,7 +90,7 @@ def test_a_trigger_that_leaves_keys_out_is_refused_also_where_a_row_is_nothing_b
 
 
 @pytest.mark.parametrize("columns", [["item"], ["item", "n"]])
-def test_a_trigger_that_changes_keys_is_refused_unless_it_is_meant(
+def test_a_trigger_that_changes_keys_is_refused_unless_it_is_meant_in_sqlite(
     spark: SparkSession, url: str, shop: sqlite3.Connection, columns: list[str]
 ) -> None:
     """Of two keys one row was left, and nothing told of it."""
@@ -120,7 +120,7 @@ def test_a_virtual_table_is_refused_at_the_start(url: str, shop: sqlite3.Connect
 
 @pytest.mark.parametrize("collation", ["nocase", "rtrim"])
 @pytest.mark.parametrize("where", ["column", "index", "second index", "primary key"])
-def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start(
+def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start_in_sqlite(
     url: str, shop: sqlite3.Connection, collation: str, where: str
 ) -> None:
     declared = {
@@ -173,7 +173,7 @@ def test_a_decimal_is_a_key_as_the_column_has_it_if_that_is_meant(
     assert shop.execute("select * from stock").fetchall() == [("1.50", 1)]
 
 
-def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant(
+def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant_in_sqlite(
     spark: SparkSession, url: str, shop: sqlite3.Connection
 ) -> None:
     shop.execute("create table stock (item text collate nocase primary key, n int, note text)")
@@ -187,7 +187,9 @@ def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant(
         table.rows.write(spark.sql("select 'A1' as item, 3 as n union all select 'a1', 4"), BATCH)
 
 
-def test_rows_of_one_record_with_one_key_are_refused(spark: SparkSession, url: str, shop: sqlite3.Connection) -> None:
+def test_rows_of_one_record_with_one_key_are_refused_in_sqlite(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
     shop.execute("create table stock (item text primary key, n int)")
     frame = spark.sql(f"select {AT}, 5L as offset, 'tea' as item, explode(array(1, 2, 3)) as n")
     with pytest.raises(RowMismatch, match=r"several rows of one record \(topic, partition, offset\) have the same key"):

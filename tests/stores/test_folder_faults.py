@@ -337,7 +337,7 @@ def test_the_newest_file_is_read_by_ordinary_tools(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["file://", "file://relative", "file://host/folder", "file:relative", "file:///x#y", "file:///x?timeout=1"]
 )
-def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
+def test_a_url_that_names_no_folder_is_refused_in_a_folder(url: str) -> None:
     with pytest.raises(SettingsError):
         open_store(url)
 

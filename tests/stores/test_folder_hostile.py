@@ -185,7 +185,7 @@ def test_a_file_that_was_pruned_between_listing_and_opening_is_read_anew(
         f'{{"offsets": {{}}, "version": 99, "format": "{SECRET}"}}',
     ],
 )
-def test_what_could_not_be_parsed_is_not_quoted(root: Path, content: str) -> None:
+def test_what_could_not_be_parsed_in_a_folder_is_not_quoted(root: Path, content: str) -> None:
     (root / "shop" / NEWEST).write_text(content, "latin-1")
     store = FolderStore(f"file://{root}")
     for act in (lambda: store.load("shop"), lambda: store.history("shop")):

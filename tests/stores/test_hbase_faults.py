@@ -104,7 +104,7 @@ class TestHBaseFaults(HBaseMedium):
         assert self.stored(url) == (10, 3)
         rival.close()
 
-    def test_an_earlier_try_that_lands_late_is_published(
+    def test_an_earlier_try_that_lands_late_is_published_in_hbase(
         self, url: str, server: HBaseServer, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It was given up, so nobody publishes it but the next try, which is refused for it."""

@@ -337,7 +337,7 @@ def test_runs_that_make_the_tables_at_once_all_get_on(hbase_server: HBaseServer)
         "hbase://host/#x",
     ],
 )
-def test_a_wrong_url_is_refused(url: str) -> None:
+def test_a_wrong_url_is_refused_in_hbase(url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         open_store(url)
     assert "s3cret" not in str(caught.value)

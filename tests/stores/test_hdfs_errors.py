@@ -84,7 +84,7 @@ def test_the_port_for_java_clients_is_told_from_the_right_one(server: HDFSServer
     assert "9870" in refusal(server.url(folder, port=server._ports[0]), Refused)
 
 
-def test_tls_that_the_server_does_not_speak_is_told(url: str) -> None:
+def test_tls_that_the_server_does_not_speak_is_told_in_hdfs(url: str) -> None:
     assert "SSL" in refusal(url.replace("webhdfs://", "swebhdfs://"), OffsetkeeperError)
 
 
@@ -166,7 +166,7 @@ def test_a_redirect_from_tls_to_plain_text_is_refused_and_nothing_is_sent(
         "webhdfs://host:9870/folder?replication=1",
     ],
 )
-def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
+def test_a_url_that_names_no_folder_is_refused_in_hdfs(url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         open_store(url)
     assert "s3cret" not in str(caught.value)

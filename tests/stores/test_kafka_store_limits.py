@@ -235,7 +235,7 @@ def test_a_change_made_while_others_append_is_looked_up(
     assert store.load(group).positions == open_one().load(group).positions == {part: Position(7 if overtaken else 2)}
 
 
-def test_an_earlier_try_that_lands_late_is_published(
+def test_an_earlier_try_that_lands_late_is_published_in_kafka(
     kafka_server: KafkaServer,
     open_one: Opener,
     group: str,
@@ -413,7 +413,7 @@ def test_old_records_are_deleted(kafka_server: KafkaServer, open_one: Opener, gr
         "host?security.protocol=maybe",
     ],
 )
-def test_a_wrong_url_is_refused(rest: str) -> None:
+def test_a_wrong_url_is_refused_in_kafka(rest: str) -> None:
     url = "kafka://user:s3" + "cret@" + rest  # apart, as a traceback quotes this line
     with pytest.raises(SettingsError) as caught:
         open_store(url).load("g")

@@ -149,7 +149,7 @@ class TestTables(TablesSuite):
         "mysql://user:s3cret@host/db?connect_timeout=soon",
     ],
 )
-def test_a_wrong_url_is_refused_and_shows_no_password(url: str) -> None:
+def test_a_wrong_url_is_refused_and_shows_no_password_in_mysql(url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         MySQLStore(url)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value)).replace(url, "")
@@ -163,7 +163,7 @@ def test_a_server_without_the_tls_that_is_asked_for_is_a_setting(url: str, caplo
     assert "SSL" in refusal(f"{url}?ssl_verify_cert=true", Refused, caplog)
 
 
-def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting(
+def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting_in_mysql(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     openssl = shutil.which("openssl")
@@ -198,11 +198,11 @@ def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting(
         assert "signed by no CA that this machine knows" in refusal(f"{url}?ssl_verify_cert=true", Refused, caplog)
 
 
-def test_a_user_who_may_not_make_the_tables_is_told(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_who_may_not_make_the_tables_is_told_in_mysql(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
     assert "denied" in refusal(user_url, Refused, caplog)
 
 
-def test_a_user_who_may_read_reads_and_who_may_write_writes(
+def test_a_user_who_may_read_reads_and_who_may_write_writes_in_mysql(
     open_store: Opener, admin: Admin, store: MySQLStore, user_url: str
 ) -> None:
     """Tables that are there need no right to make any."""
@@ -310,7 +310,9 @@ def test_each_table_that_is_kept_by_another_engine_is_refused(
         open_store(url).load("g")
 
 
-def test_a_server_that_makes_tables_by_another_engine_is_refused(open_store: Opener, url: str, admin: Admin) -> None:
+def test_a_store_is_refused_where_mysql_makes_tables_by_another_engine(
+    open_store: Opener, url: str, admin: Admin
+) -> None:
     admin.ask("SET GLOBAL enforce_storage_engine = Aria")
     try:
         with pytest.raises(Refused, match="unset enforce_storage_engine"):
@@ -321,13 +323,13 @@ def test_a_server_that_makes_tables_by_another_engine_is_refused(open_store: Ope
 
 
 @pytest.mark.parametrize("table", [f"{FOREIGN})", "CREATE TABLE kafka_offsets (topic text, group_id text, part int)"])
-def test_a_table_that_lacks_a_column_is_told(open_store: Opener, admin: Admin, url: str, table: str) -> None:
+def test_a_table_that_lacks_a_column_is_told_in_mysql(open_store: Opener, admin: Admin, url: str, table: str) -> None:
     admin.ask(table)
     with pytest.raises(Refused, match="Unknown column"):
         open_store(url).load("g")
 
 
-def test_a_text_in_place_of_an_offset_is_told(store: MySQLStore, admin: Admin) -> None:
+def test_a_text_in_place_of_an_offset_is_told_in_mysql(store: MySQLStore, admin: Admin) -> None:
     columns = "topic varchar(9), group_id varchar(9), `partition` int, `offset` text, `timestamp` timestamp"
     admin.ask(f"CREATE TABLE kafka_offsets ({columns}, PRIMARY KEY (topic, group_id, `partition`))")
     admin.ask("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, 'ten', NOW())")
@@ -425,7 +427,7 @@ def test_a_wait_for_a_lock_has_a_limit_and_leaves_no_doubt(open_store: Opener, a
     assert committed.positions == {A: Position(10)}
 
 
-def test_a_deadlock_with_another_program_is_tried_again(store: MySQLStore, admin: Admin) -> None:
+def test_a_deadlock_with_another_program_is_tried_again_in_mysql(store: MySQLStore, admin: Admin) -> None:
     """The other holds a position and then wants the control record, against our order."""
     ledger = Ledger(store, "g")
     ledger.acquire()

@@ -76,7 +76,7 @@ def stored(ledger: Ledger, admin: Admin) -> tuple[list[int], int]:
     return rows, ledger.store.load(ledger.group).positions[PARTITION].offset
 
 
-def test_a_savepoint_of_the_block_is_its_own_affair(ledger: Ledger, admin: Admin) -> None:
+def test_a_savepoint_of_the_block_is_its_own_affair_in_mysql(ledger: Ledger, admin: Admin) -> None:
     with ledger.transaction(next_batch(ledger, 10)) as connection:
         connection.execute("INSERT INTO sink_rows VALUES (1)")
         connection.execute("SAVEPOINT mine")
@@ -142,7 +142,9 @@ def test_a_deadlock_leaves_nothing_of_a_block_that_goes_on(ledger: Ledger, url: 
 
 
 @pytest.mark.parametrize("statement", ["CREATE OR REPLACE TABLE made_by_block (n int)", "ROLLBACK", "COMMIT"])
-def test_a_block_stores_nothing_more_once_its_transaction_is_over(ledger: Ledger, admin: Admin, statement: str) -> None:
+def test_a_block_stores_nothing_more_once_its_transaction_is_over_in_mysql(
+    ledger: Ledger, admin: Admin, statement: str
+) -> None:
     """Each row would be stored by itself, and once more at each start."""
     with pytest.raises(NotAllowed), ledger.transaction(next_batch(ledger, 10)) as connection:
         connection.execute(statement)
@@ -153,7 +155,9 @@ def test_a_block_stores_nothing_more_once_its_transaction_is_over(ledger: Ledger
     admin.ask("DROP TABLE IF EXISTS made_by_block")
 
 
-def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing(ledger: Ledger, admin: Admin) -> None:
+def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing_in_mysql(
+    ledger: Ledger, admin: Admin
+) -> None:
     """Found at the end; the batch can be tried again."""
     with pytest.raises(StoreUnavailable), ledger.transaction(next_batch(ledger, 10)) as connection:
         connection.execute("INSERT INTO sink_rows VALUES (1)")
@@ -165,7 +169,9 @@ def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing(
 
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_a_rival_that_takes_over_while_the_block_runs_wins(ledger: Ledger, admin: Admin, isolation: str) -> None:
+def test_a_rival_that_takes_over_while_the_block_runs_wins_in_mysql(
+    ledger: Ledger, admin: Admin, isolation: str
+) -> None:
     """It does not wait for the block: a stuck run can always be replaced."""
     [usual] = admin.ask("SELECT @@global.tx_isolation")
     admin.ask(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {isolation}")
@@ -189,7 +195,7 @@ def test_a_strict_snapshot_of_the_server_is_a_conflict_too(ledger: Ledger, admin
     assert stored(ledger, admin) == ([], 0)
 
 
-def test_the_connection_is_kept_and_comes_back_as_new(ledger: Ledger, admin: Admin) -> None:
+def test_the_connection_is_kept_and_comes_back_as_new_in_mysql(ledger: Ledger, admin: Admin) -> None:
     """Settings, temporary tables and classes of one block do not reach the next, nor the store's own statements."""
     with ledger.transaction(next_batch(ledger, 10)) as connection:
         first = connection.thread_id()
@@ -242,7 +248,7 @@ def test_a_result_that_a_failed_block_leaves_unread_fails_no_second_time(ledger:
     assert stored(ledger, admin) == ([], 0)
 
 
-def test_the_identity_tells_databases_apart(mariadb_server: MariaDBServer, url: str) -> None:
+def test_the_identity_tells_databases_apart_in_mysql(mariadb_server: MariaDBServer, url: str) -> None:
     """However their URLs are spelled."""
     store = MySQLStore(url.replace("127.0.0.1", "localhost").replace("mysql:", "mariadb:"))
     other = url.replace(url.partition("?")[0].rpartition("/")[2], mariadb_server.create_database())

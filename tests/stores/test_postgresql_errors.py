@@ -149,7 +149,9 @@ class TestTables(TablesSuite):
         return Tables(lambda more: PostgreSQLStore(f"{url}&{more}"), ask)
 
 
-def test_a_user_who_may_not_make_the_tables_is_told(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_who_may_not_make_the_tables_is_told_in_postgresql(
+    user_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert "permission denied for schema" in refusal(user_url, Refused, caplog)
 
 
@@ -165,7 +167,7 @@ def test_a_server_of_an_old_dialect_is_a_setting(
     assert "Redshift" in refusal(url, Refused, caplog)
 
 
-def test_a_user_who_may_read_reads_and_who_may_write_writes(
+def test_a_user_who_may_read_reads_and_who_may_write_writes_in_postgresql(
     open_store: Opener, admin: psycopg.Connection, url: str, user_url: str, user: str, schema: str
 ) -> None:
     """Tables that are there need no right to make any."""
@@ -199,7 +201,7 @@ def test_a_server_may_stand_in_the_settings_of_a_url(
 
 
 @pytest.mark.parametrize("columns", ['"offset" bigint', "topic text, group_id text, partition int"])
-def test_a_table_that_lacks_a_column_is_told(
+def test_a_table_that_lacks_a_column_is_told_in_postgresql(
     open_store: Opener, admin: psycopg.Connection, url: str, columns: str
 ) -> None:
     admin.execute(f"CREATE TABLE kafka_offsets ({columns})".encode())
@@ -244,7 +246,9 @@ def test_each_table_that_a_crash_empties_or_another_server_keeps_is_refused(
     assert open_store(url).load("nobody").version == 0
 
 
-def test_a_text_in_place_of_an_offset_is_told(open_store: Opener, admin: psycopg.Connection, url: str) -> None:
+def test_a_text_in_place_of_an_offset_is_told_in_postgresql(
+    open_store: Opener, admin: psycopg.Connection, url: str
+) -> None:
     admin.execute('CREATE TABLE kafka_offsets (topic text, group_id text, partition int, "offset" text)')
     admin.execute("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, 'ten')")
     with pytest.raises((CorruptStore, Refused), match=r"offset|UNION"):
@@ -399,7 +403,7 @@ def waiting(url: str) -> int:
     return int(count)
 
 
-def test_a_deadlock_with_another_program_is_tried_again(
+def test_a_deadlock_with_another_program_is_tried_again_in_postgresql(
     server: PostgreSQLServer, database: str, open_store: Opener, admin: psycopg.Connection, url: str
 ) -> None:
     """The other holds a position and then wants the control record, against our order; ours is the victim."""

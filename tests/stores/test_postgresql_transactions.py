@@ -68,7 +68,7 @@ def test_psycopgs_own_rollback_exception_comes_out_and_commits_nothing(
     assert ledger.snapshot == ledger.store.load(ledger.group)
 
 
-def test_a_savepoint_of_the_block_is_its_own_affair(ledger: Ledger, admin: psycopg.Connection) -> None:
+def test_a_savepoint_of_the_block_is_its_own_affair_in_postgresql(ledger: Ledger, admin: psycopg.Connection) -> None:
     with ledger.transaction(next_batch(ledger, 10)) as connection:
         connection.execute("INSERT INTO sink_rows VALUES (1)")
         with suppress(psycopg.Error), connection.transaction():
@@ -97,7 +97,7 @@ WAYS = ["execute", "executemany", "copy", "stream", "cursor", "nested", "pipelin
         *(("execute", end) for end in ("ROLLBACK", "END", "ABORT", "PREPARE TRANSACTION 'other'")),
     ],
 )
-def test_a_block_stores_nothing_more_once_its_transaction_is_over(
+def test_a_block_stores_nothing_more_once_its_transaction_is_over_in_postgresql(
     ledger: Ledger, admin: psycopg.Connection, way: str, end: str
 ) -> None:
     """Each row would be stored by itself, and once more at each start."""
@@ -178,7 +178,7 @@ def test_a_constraint_that_fails_at_the_commit_is_the_sinks_error(ledger: Ledger
     assert (rows(admin), stored(ledger)) == ([1], 0)
 
 
-def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing(
+def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing_in_postgresql(
     ledger: Ledger, admin: psycopg.Connection
 ) -> None:
     """Found at the end; the batch can be tried again."""
@@ -191,7 +191,9 @@ def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing(
     assert (rows(admin), stored(ledger)) == ([1], 10)
 
 
-def test_a_rival_that_takes_over_while_the_block_runs_wins(ledger: Ledger, admin: psycopg.Connection) -> None:
+def test_a_rival_that_takes_over_while_the_block_runs_wins_in_postgresql(
+    ledger: Ledger, admin: psycopg.Connection
+) -> None:
     """It does not wait for the block: a stuck run can always be replaced."""
     rival = Ledger(ledger.store, ledger.group, retry_timeout_s=20)
     change_lost = pytest.raises(Exception, match="taken over")
@@ -212,7 +214,7 @@ def test_at_the_strictest_isolation_a_rival_wins_as_well(database: str, ledger: 
     strict.close()
 
 
-def test_the_connection_is_kept_and_comes_back_as_new(ledger: Ledger) -> None:
+def test_the_connection_is_kept_and_comes_back_as_new_in_postgresql(ledger: Ledger) -> None:
     """Settings, temporary tables and factories of one block do not reach the next, nor the store's own statements."""
     with ledger.transaction(next_batch(ledger, 10)) as connection:
         first = connection.info.backend_pid
@@ -226,7 +228,7 @@ def test_the_connection_is_kept_and_comes_back_as_new(ledger: Ledger) -> None:
     assert stored(ledger) == 20
 
 
-def test_the_identity_tells_databases_apart(postgresql_server: PostgreSQLServer, database: str) -> None:
+def test_the_identity_tells_databases_apart_in_postgresql(postgresql_server: PostgreSQLServer, database: str) -> None:
     """However their URLs are spelled."""
     store = PostgreSQLStore(database.replace("127.0.0.1", "localhost"))
     with psycopg.connect(database) as same, psycopg.connect(postgresql_server.url()) as other:

@@ -139,7 +139,7 @@ def test_a_server_that_does_not_know_the_command_for_passwords_shows_none(caplog
         "rediss://:s3cret@host?ssl_cert_reqs=perhaps",
     ],
 )
-def test_a_wrong_url_is_refused_and_shows_no_password(url: str) -> None:
+def test_a_wrong_url_is_refused_and_shows_no_password_in_redis(url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         RedisStore(url)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value)).replace(url, "")
@@ -331,7 +331,7 @@ def tls_server(folder: Path) -> Iterator[tuple[RedisServer, Path]]:
         yield server, certificate
 
 
-def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting(
+def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting_in_redis(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with tls_server(tmp_path) as (server, certificate):

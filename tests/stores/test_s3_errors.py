@@ -180,7 +180,7 @@ def test_s3_that_nobody_serves_on_a_port_is_worth_another_try(
     refusal(server.url(bucket, "x", port=free_port()), StoreUnavailable, caplog)
 
 
-def test_tls_that_the_server_does_not_speak_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_tls_that_the_server_does_not_speak_is_told_in_s3(url: str, caplog: pytest.LogCaptureFixture) -> None:
     assert "SSL" in refusal(url.replace("http://", "https://"), OffsetkeeperError, caplog)
 
 

@@ -256,7 +256,7 @@ def test_two_rows_of_one_partition_are_told(store: SQLiteStore, path: Path) -> N
         store.load("g")
 
 
-def test_a_table_that_lacks_a_column_is_told(store: SQLiteStore, path: Path) -> None:
+def test_a_table_that_lacks_a_column_is_told_in_sqlite(store: SQLiteStore, path: Path) -> None:
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("CREATE TABLE kafka_offsets (topic, group_id, part)")
     with pytest.raises(Refused, match="partition"):

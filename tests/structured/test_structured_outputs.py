@@ -22,7 +22,7 @@ def distinct(records: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("state", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_a_driver_that_dies_at_any_step_repeats_at_most_the_output_it_died_at(
+def test_a_query_whose_driver_dies_at_any_step_repeats_at_most_the_output_it_died_at(
     lab: StructuredLab,
     topic: NewTopic,
     state: bool,  # noqa: FBT001 - a parameter

@@ -120,6 +120,6 @@ def test_a_small_batch_waits_for_more_but_not_for_ever() -> None:
         ({"max_records_per_topic": 100}, "write {'orders': 1000}"),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any], said: str) -> None:
+def test_limits_of_a_batch_that_make_no_sense_are_refused(limits: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         Limits(**limits)

@@ -125,7 +125,7 @@ def test_an_output_that_went_back_is_refused_before_each_landing_and_before_a_vo
     assert [before.asked, between.asked, dropped.asked] == [["seen"], ["seen", "stage", "seen"], ["seen"]]
 
 
-def test_at_most_once_is_refused() -> None:
+def test_at_most_once_is_refused_where_rows_land_once() -> None:
     """It would lose a batch at each crash, for nothing: the mark keeps it from being there twice."""
     with pytest.raises(GuaranteeRefused, match="use exactly_once"):
         Outputs.of(Output()).prepare(MemoryStore("memory://"), Guarantee.AT_MOST_ONCE)

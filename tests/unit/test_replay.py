@@ -64,7 +64,7 @@ def test_what_is_not_there_is_refused(wanted: list[OffsetRange], told: str) -> N
         make_replay("g", wanted, {}, FOUND)
 
 
-def test_offsets_of_a_topic_that_was_made_again_are_refused() -> None:
+def test_a_replay_of_a_topic_that_was_made_again_is_refused() -> None:
     assert make_replay("g", [a(50, 60)], {A: Position(60, "id")}, FOUND).size == 10
     assert make_replay("g", [a(50, 60)], {A: Position(60)}, FOUND).size == 10
     with pytest.raises(Refused, match="created again since"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,17 @@ def test_what_shows_the_same_has_tests(shown: str) -> None:
     tests = ast.walk(ast.parse((TESTS / shown).read_text("utf-8")))
     names = [node.name for node in tests if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assert any(name.lower().startswith("test") for name in names)
+
+
+def test_each_name_of_a_test_is_in_one_file() -> None:
+    """So it can be searched. What several servers show alike is a suite."""
+    suites = [*CONFORMANCE.glob("*.py"), *{*TESTS.rglob("*_suite.py")} - {*TESTS.rglob("test_*.py")}]
+    inherited = {name for file in suites for name in names_of(file)}
+    found = Counter(
+        name for file in TESTS.rglob("test_*.py") for name in names_of(file) - inherited if name.startswith("test_")
+    )
+    assert len(found) > 2000
+    assert [name for name, files in found.items() if files > 1] == []
 
 
 def test_a_test_of_both_is_left_to_the_soak() -> None:
