@@ -8,8 +8,10 @@ import re
 import pytest
 
 from docs.pages import ROOT
+from fixtures.tiers import tier_of
 from offsetkeeper.operate.doctor.durability import ASKED
 
+CONFORMANCE = ROOT / "src" / "offsetkeeper" / "testing" / "conformance"
 HOLDER = {"MySQL": "MySQL, MariaDB"}  # the first cell of a server's row
 ASIDE = {"participants": "Three servers or more", "replication_factor": "replication_factor"}
 
@@ -30,11 +32,26 @@ def test_each_end_of_a_guarantee_has_a_test(heading: str, least: int) -> None:
     rows = table("guarantees.md", heading)
     assert len(rows) >= least
     for case, _, shown in rows:
-        path, _, name = shown.strip("`").partition("::")
-        tree = ast.parse((ROOT / path).read_text("utf-8"))
-        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        assert name.startswith("test_"), case
-        assert name in names, case
+        check_there(case, shown.strip("`"))
+
+
+def check_there(case: str, test: str) -> None:
+    """Check that a test exists: in its file, or in a suite that its class inherits."""
+    path, *names = test.split("::")
+    suites = [*CONFORMANCE.glob("*.py"), *(ROOT / "tests").rglob("*_suite.py")] if len(names) > 1 else []
+    trees = [ast.parse(file.read_text("utf-8")) for file in (ROOT / path, *suites)]
+    known = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert names[-1].startswith("test_"), case
+    assert {*names} <= known, case
+
+
+def test_each_promise_is_shown_by_a_test_that_make_test_runs() -> None:
+    rows = table("proof.md", "Which test shows which promise")
+    assert len(rows) >= 30
+    for promise, shown in rows:
+        test = shown.strip("`")
+        check_there(promise, test)
+        assert tier_of(test.removeprefix("tests/")) is None, promise
 
 
 @pytest.mark.parametrize("server", ASKED)
