@@ -98,7 +98,7 @@ class Files(Folder, Protocol):
 
 
 def no_more(found: Iterable[_Any], where: str, most: int = MOST_FILES) -> Iterator[_Any]:
-    """Yield what was found in a folder.
+    """Yield the entries of a folder, up to a limit.
 
     Raises:
         Refused: it is more than `most`, so it may have no end.

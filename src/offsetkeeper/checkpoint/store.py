@@ -95,7 +95,7 @@ class CheckpointStore:
     def _count(self) -> dict[str, int]:
         """Return the number of the next batch of a query with state, as a ledger counts it."""
         if "metadata" not in self._files.names("") or not self._files.names("state"):
-            return {}  # without its id nobody can count it: its first start is refused
+            return {}  # without its id it cannot be counted: its first start is refused
         done = set(self._logs.commits) & set(self._logs.offsets)
         return {check_query(self._logs.query_id()): max(done, default=-1) + 1}
 

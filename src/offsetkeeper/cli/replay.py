@@ -157,7 +157,7 @@ def _opened(output: str) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path = Path(output)
-    part = path.with_name(f"{path.name}.{environment.token(4)}.part")  # no other replay's, and nobody foresees it
+    part = path.with_name(f"{path.name}.{environment.token(4)}.part")  # no other replay's, and nobody can guess it
     try:
         if os.path.lexists(path):
             raise SettingsError(f"{path} already exists: give a new file")

@@ -1,4 +1,4 @@
-"""What a MySQL server tells of itself and of tables: settings that decide what a commit survives, clock, engines."""
+"""Asks a MySQL server for its clock, the engines of tables, and the settings that make a commit durable."""
 
 from __future__ import annotations
 

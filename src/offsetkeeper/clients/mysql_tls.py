@@ -1,4 +1,4 @@
-"""TLS with MySQL, for the driver and for tasks: what PyMySQL alone does not check.
+"""TLS with MySQL, for the driver and for tasks: checks that PyMySQL leaves out.
 
 By its own settings it leaves the server's name unchecked, and gives the password in clear to whoever asks for it in one
 of two ways. In a third, `caching_sha2_password`, it encrypts it for a key, or for TLS, that may be anybody's.
@@ -31,7 +31,7 @@ def connectable(settings: Mapping[str, Any]) -> dict[str, Any]:
     `mysql_clear_password` or `dialog`.
 
     Raises:
-        SettingsError: a file for TLS is missing, or is not what it should be.
+        SettingsError: a file for TLS is missing or wrong.
         MissingExtra: PyMySQL is older than 1.2, and goes on without TLS if a server says that it has none.
     """
     import pymysql  # noqa: PLC0415 - of an extra

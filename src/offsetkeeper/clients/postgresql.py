@@ -75,7 +75,7 @@ class Connection(psycopg.Connection[TupleRow]):
 
     @contextmanager
     def pipeline(self) -> Iterator[psycopg.Pipeline]:
-        """Send statements without waiting for answers. While it is lent, one by one: an answer tells of the end."""
+        """Send statements without waiting for answers. While lent, one by one: each answer may end it."""
         if self.lent:
             yield _Stepwise(self)
             return
@@ -121,7 +121,7 @@ def read_url(url: str) -> tuple[urls.ClientUrl, dict[str, Any]]:
 def _verifying(given: Mapping[str, object]) -> dict[str, str]:
     """Return what makes libpq check certificate and name, if a file for TLS is given: else it may speak without TLS.
 
-    What stands in the URL counts before the environment, so that no variable of another program lowers it.
+    The URL counts before the environment, so that no variable of another program lowers it.
     """
     here = given.keys() & {*FILES}
     around = "PGSSLMODE" not in os.environ and any(os.environ.get(f"PG{name.upper()}") for name in FILES)

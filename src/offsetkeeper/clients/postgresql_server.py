@@ -1,4 +1,4 @@
-"""What a PostgreSQL server tells of itself and of tables, and what makes it keep a commit."""
+"""Asks a PostgreSQL server about itself and its tables, and makes its commits durable."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from psycopg.rows import tuple_row
 
 from offsetkeeper.errors import Refused
 
-# Of these tables, and those that are parts of them: what is no table here, or does not outlive a crash.
+# Of these tables and their parts: those that are not tables of this database, or do not survive a crash.
 UNKEPT = """
     WITH RECURSIVE kept AS (
         SELECT oid FROM pg_class WHERE oid = ANY (%s::text[]::regclass[])
         UNION SELECT inhrelid FROM pg_inherits JOIN kept ON inhparent = oid)
     SELECT oid::regclass::text, relkind::text, relpersistence::text FROM kept JOIN pg_class USING (oid)
     WHERE NOT (relkind IN ('r', 'p') AND relpersistence = 'p')"""
-# What may keep a user's rows from being seen or from being stored as they are written.
+# Objects that may hide a user's rows, or change them while they are stored.
 _OBSTACLES = """
     WITH given AS (SELECT unnest(%s::text[]::regclass[]) AS t)
     SELECT format('row-level security of table %%s for user %%s', t, current_user) FROM given
@@ -32,8 +32,8 @@ _REMEDIES = {
     "f": "is a foreign table, whose server commits by itself: make a table of this database in its place",
     "v": "is a view: make a table in its place",
 }
-# A role or a database may have set it off: then a crash of the server takes back what was acknowledged. Other values
-# flush here too, and say what standbys do: they stay. It ends with the transaction, as connections may be pooled.
+# A role or a database may have set it off: then a crash of the server loses acknowledged commits. Other values flush
+# here too, and are about standbys: they stay. It ends with the transaction, as connections may be pooled.
 SET_DURABLE = """
     set_config('synchronous_commit',
         coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)"""
@@ -78,7 +78,7 @@ def check_tables(connection: psycopg.Connection[Any], address: str, names: Seque
 
 
 def obstacles(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str]:
-    """Return what may hide rows of tables from this user or change what it writes: policies, triggers, rules."""
+    """Return the policies, triggers and rules that may hide rows from this user or change rows that it writes."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         return [text for (text,) in cursor.execute(_OBSTACLES.encode(), [list(names)]).fetchall()]
 

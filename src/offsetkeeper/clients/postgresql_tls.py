@@ -1,7 +1,7 @@
-"""TLS with PostgreSQL, for the driver and for tasks: what libpq goes on without, and what it does not tell.
+"""TLS with PostgreSQL, for the driver and for tasks: checks that libpq leaves out.
 
-A certificate of the client that is not there, and a list of revoked certificates that is not, it leaves out without a
-word. For a key that is encrypted it asks the terminal for the password, for ever.
+If the client's certificate or the list of revoked certificates is missing, libpq goes on without it and says nothing.
+If a key is encrypted, it asks the terminal for the password, for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_files(libpq: Mapping[str, object]) -> None:
     """Check that the files for TLS in libpq's settings can be used on this machine.
 
     Raises:
-        SettingsError: one is missing, or is not what it should be.
+        SettingsError: one is missing or wrong.
     """
     if _mode(libpq) == "disable":
         return

@@ -43,7 +43,7 @@ PROBE = ".create-if-absent"
 _EXISTS = 412
 _NOT_DONE, _SERVER_ERROR = 300, 500
 _HTTP, _HTTPS = 80, 443
-_MOST = 16 << 20  # bytes of an answer that is no object: a list has at most 1,000 names
+_MOST = 16 << 20  # bytes of an answer other than an object: a list has at most 1,000 names
 _PASSING = {
     *("RequestTimeout", "ConditionalRequestConflict", "OperationAborted"),
     *("SlowDown", "Throttling", "TooManyRequests"),
@@ -181,7 +181,7 @@ class Connection:
                 check_size(size, f"s3://{self.bucket}/{key}")
                 content = body.read(size + 1)
                 if len(content) > size or body.read(1):  # boto3 checks length and checksum when there is no more
-                    raise ValueError("more bytes than were told")
+                    raise ValueError("more bytes than announced")
                 return content, str(found["ETag"])
 
     def put_new(self, key: str, content: bytes, lost: type[OffsetkeeperError]) -> str:

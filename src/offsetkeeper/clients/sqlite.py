@@ -1,4 +1,4 @@
-"""Connections to a SQLite file that can be lent within a transaction, and what SQLite tells of a file."""
+"""Connections to a SQLite file that can be lent within a transaction, and facts about the file."""
 
 from __future__ import annotations
 

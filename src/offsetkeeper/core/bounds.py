@@ -23,7 +23,7 @@ class Bounds(NamedTuple):
         cluster_id: Kafka's id of the cluster, or None if unknown.
         leader_epoch: one more with each election of the partition's leader; None if unknown.
         common: offset up to which the log is the one that was read, if it was cut since then, and its leader knows
-            records after that only from others; -1 if it was cut and nobody knows where; None if it is not known to
+            records after that only from others; -1 if it was cut at an unknown offset; None if it is not known to
             be cut.
     """
 

@@ -1,4 +1,4 @@
-"""What the ids that Kafka gives show of a topic and its cluster. Pure. Executors use it too."""
+"""Compares topics and clusters by the ids that Kafka gives them. Pure. Executors use it too."""
 
 from __future__ import annotations
 

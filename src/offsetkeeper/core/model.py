@@ -193,7 +193,7 @@ class Entry:
 
     @property
     def partitions(self) -> int:
-        """How many partitions it names, at most: what it takes of memory."""
+        """The most partitions that it may name: a measure of its memory."""
         return len(self.ranges) + len(self.moves) + len(self.cuts) + len(self.forgot)
 
 

@@ -94,8 +94,8 @@ class Policies:
             is cut in halves down to these offsets, they go to `Pipeline(dead_letters=…)`, and the run continues.
         poison_limit: how many offsets in a row may be quarantined; the run stops at the next one.
         cut: what to do if the log of a partition was cut before the position by the election of a leader that lacked
-            records, so that other records have the offsets of some that were read: "stop"; or go on at the offset from
-            which the records are others ("common"; it stops if nobody knows it), at the "beginning" or at the "end".
+            records, so that other records have the offsets of some that were read: "stop"; or go on at the
+            first offset with another record ("common"; it stops if that is unknown), at the "beginning" or the "end".
     """
 
     below_beginning: Jump = "stop"

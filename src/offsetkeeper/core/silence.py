@@ -1,4 +1,4 @@
-"""What other libraries would log of a secret: a thread can have them say nothing meanwhile."""
+"""Keeps a thread from logging secrets by the loggers of other libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _thread = _Thread()
 
 @contextmanager
 def silent(names: Collection[str]) -> Iterator[None]:
-    """Have this thread log nothing by loggers with these names, which log at DEBUG what they are given.
+    """Let this thread log nothing in the block by loggers with these names: at DEBUG they log secrets.
 
     Other threads, such as a program's own, log as they do.
     """

@@ -1,4 +1,4 @@
-"""A Spark session: which kind it is, and what it gets without a trace in logs. Imports no pyspark."""
+"""The kind of a Spark session, and secrets for it that no log shows. Imports no pyspark."""
 
 from __future__ import annotations
 

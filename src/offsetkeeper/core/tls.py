@@ -147,7 +147,7 @@ class Tls:
         """Return a context for a client.
 
         Raises:
-            SettingsError: a file is missing, or is not what it should be.
+            SettingsError: a file is missing or wrong.
         """
         self.check()
         try:

@@ -1,4 +1,4 @@
-"""Ends of clients: who closes one that has fetched does not wait for it for ever. Executors use it too."""
+"""Closes clients that have fetched, with a limit for the wait. Executors use it too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks brokers whether a log still has what was read of it, or was cut by an election (KIP-320).
+"""Asks brokers whether a log still has the records that were read, or was cut by an election (KIP-320).
 
 A consumer that is assigned an offset with the leader epoch of its record asks the leader where that epoch ended, before
 it gets a record. librdkafka tells a cut by a text alone, and an intact log by nothing: a record, or the end of the
@@ -92,7 +92,7 @@ def _answers(
 
 
 def common_offset(text: str) -> int | None:
-    """Return `Bounds.common` from librdkafka's text of an error; None if the text does not tell of a cut.
+    """Return `Bounds.common` from librdkafka's text of an error; None if the text does not report a cut.
 
     The leader answers where the epoch ended, or an older one that it has. Only the first is surely the last common
     offset: of an older epoch the leader may have records that were never read.

@@ -184,7 +184,7 @@ def whole(ask: Callable[[], Mapping[K, T]], known: Iterable[K], away: Collection
     Args:
         ask: asks Kafka.
         known: topics or partitions that were there before.
-        away: those of them that were asked for in vain already: no time is spent on them again. None asks once.
+        away: those of them that earlier answers left out too: no time is spent on them again. None asks once.
 
     Raises:
         UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.

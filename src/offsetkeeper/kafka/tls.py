@@ -1,4 +1,4 @@
-"""What librdkafka does not tell of TLS: why a certificate is not accepted, and that a port speaks TLS at all."""
+"""Finds out what librdkafka does not report: why a certificate is not accepted, and that a port speaks TLS."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Settings of Kafka's clients that load code or run programs: only whoever may run code anyway gives them.
 
 A program's own `kafka=` and the command line may give each. The URL of a store and a settings file may not: a URL comes
-from elsewhere, and a file that someone edits is no program. So they name a token provider only if the environment
+from elsewhere, and a file that someone edits is not a program. So they name a token provider only if the environment
 variable `OFFSETKEEPER_TOKEN_PROVIDERS` has it too.
 """
 

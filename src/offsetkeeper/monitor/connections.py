@@ -1,4 +1,4 @@
-"""Connections of clients: who does not ask or read in time is let go, and so is who waits for longest of too many.
+"""Connections of clients: one that does not ask or read in time is closed; of too many, the one that waits longest.
 
 Uvicorn waits for a request, and for a client to read its answer, for ever. So a thousand connections that each send
 half a request take all files of the process, and no request is answered any more.
@@ -140,7 +140,7 @@ class Connection(H11Protocol):
             self._asked, self._left_s = self.cycle, READ_S
             self._is_last = refused_body(Headers(raw=self.headers)) is not None
         if self.conn.their_state is h11.MUST_CLOSE:
-            self._is_last = True  # HTTP/1.0, or the client has said so: what follows is no request
+            self._is_last = True  # HTTP/1.0, or the client has said so: what follows is not a request
         if self.cycle and not (self.cycle.more_body or self.cycle.response_complete) and self.conn.trailing_data[0]:
             self._is_last = True  # the client sends the others again elsewhere
         if self._is_last and self.cycle:
@@ -148,7 +148,7 @@ class Connection(H11Protocol):
             self.cycle.transport = _ReadsOn(self.transport)  # type: ignore[assignment] # it needs no more
 
     def _whole_head(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the head of a request if it is whole now, and what comes after it. It may be refused."""
+        """Return the head of a request if it is whole now, and the bytes after it. It may be refused."""
         before, self._head = len(self._head), self._head + data[:LARGEST_HEAD]
         found = _END.search(self._head, max(0, before - 2))
         head = self._head[: found.end()] if found else self._head
@@ -177,7 +177,7 @@ class Connection(H11Protocol):
         _ReadsOn(self.transport).close()
 
     def _discard(self, size: int) -> None:
-        """Count what is read and thrown away. What comes after the connection is closed would take the answer along."""
+        """Count the bytes that are read and thrown away. Bytes that come after a close would destroy the answer."""
         self._discarded += size
         if self._discarded > DISCARDED:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""The history of a group, read on from where the poll before had come to, and what the audit finds in it."""
+"""The history of a group, read on from the end of the poll before, and the findings of the audit in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka holds of the topics of all groups: asked once for every poll, and as little as can be.
+"""The bounds of all groups' topics in Kafka: asked for once in each poll, with few requests.
 
 Offsets are asked for at each poll. Numbers of partitions, ids of topics and their retention change rarely: they are
 asked for twice a minute, and at once where an offset goes back or is unknown.

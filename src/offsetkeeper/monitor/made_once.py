@@ -1,4 +1,4 @@
-"""Answers that are made once of a view, however many ask for them.
+"""Answers that are made once of a view, however many clients ask for them.
 
 One thread makes them, one after the other. So strangers who ask for a thousand pages do not take all threads.
 """
@@ -22,7 +22,7 @@ class MadeOnce:
 
     Args:
         newest: returns the newest view.
-        most_waiting: requests that may wait for their answer to be made; others are told to try again.
+        most_waiting: requests that may wait for their answer to be made; others must try again later.
     """
 
     def __init__(self, newest: Callable[[], View], most_waiting: int) -> None:

@@ -1,4 +1,4 @@
-"""Polls again and again in its own thread, so that a slow store delays no request; wakes those who wait for a poll."""
+"""Polls in its own thread, so that a slow store delays no request; wakes all that wait for a poll."""
 
 from __future__ import annotations
 

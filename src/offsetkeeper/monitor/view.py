@@ -1,6 +1,6 @@
-"""What one poll of store and Kafka found, and how it follows from the one before. Pure.
+"""The result of one poll of store and Kafka, made from the one before. Pure.
 
-Everything that is served is worked out of the newest view.
+Everything that is served comes from the newest view.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class GroupSample:
         plan: where the next start begins, by the usual policies.
         ahead: what it does first with a pending batch, at least once.
         status: in a word.
-        points: of this poll and the ones before, oldest first, for the picture.
-        growth: those of them that growth is told from.
+        points: of this poll and the ones before, oldest first, for the chart.
+        growth: those of them that show growth.
         anchors: earlier lags that speed is measured from.
         error: why the group, or its history, could not be read at the newest poll, in words.
         bounds: what Kafka holds of its topics.
@@ -197,7 +197,7 @@ class View:
         return self.at_ms if self.looked_at_ms is None else self.looked_at_ms
 
     def overdue(self, error: str, at_ms: int) -> View:
-        """Return it as a poll would leave it that reached neither store nor Kafka: what it found is not true now."""
+        """Return the view after a poll that reached neither store nor Kafka: its values are too old."""
         store, kafka = self.store.after(error, at_ms), self.kafka.after(error, at_ms)
         return replace(self, at_ms=at_ms, store=store, kafka=kafka, looked_at_ms=self.looked_ms)
 

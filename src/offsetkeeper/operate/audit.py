@@ -76,7 +76,7 @@ class _Known:
         return [(self.chapters.setdefault(r.topic_partition, [_first(Position(r.start))])[-1], r) for r in ranges]
 
     def note(self, entry: Entry, why: str) -> None:
-        """Keep what was begun; tell the chapters what outputs have of a dropped batch, and what a copy has passed."""
+        """Note a begun batch, parts of dropped batches that outputs have, and offsets that a copy has passed."""
         for tp, move in entry.moves.items() if entry.event == "copy" else ():
             start = move.before.offset if move.before and not is_another(move.before, move.after) else 0
             self.chapters[tp][-1].copied.append(Part(start, max(start, move.after.offset)))

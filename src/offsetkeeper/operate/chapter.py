@@ -77,7 +77,7 @@ class Chapter:
             self.back += [each._replace(version=version, why=why) for each in over]
 
     def cut(self, offset: int, version: int, why: str) -> None:
-        """Forget what was there from an offset on: an election has cut the log there."""
+        """Forget all from an offset on: an election has cut the log there."""
         lost = _within(self.done, offset, MAX_OFFSET)
         self.gone += [each._replace(version=version, why=why) for each in lost]
         self.done, self.skipped, self.back, self.partly, self.perhaps, self.copied = (
@@ -172,7 +172,7 @@ def _without(parts: Iterable[Part], start: int, end: int) -> list[Part]:
 
 
 def _left_of(part: Part, taken: Iterable[Part]) -> list[Part]:
-    """Return what none of the taken ones has of a part."""
+    """Return a part without the taken ones."""
     parts = [part]
     for each in taken:
         parts = _without(parts, each.start, each.end)

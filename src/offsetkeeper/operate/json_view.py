@@ -128,7 +128,7 @@ def _retention(lag: Lag | None) -> dict[str, Any]:
 
 
 def plan_fields(plan: Plan, ahead: Outlook) -> dict[str, Any]:
-    """Return where the next run starts, and what it does with a pending or dropped batch, as `plan` prints it."""
+    """Return where the next run starts, and the fate of a pending or dropped batch, as `plan` prints it."""
     pending, unsettled = _batch_fields(ahead.pending), _batch_fields(ahead.unsettled)
     if pending is not None:
         pending |= {"fate": ahead.fate and ahead.fate.name.lower(), "why": ahead.why}

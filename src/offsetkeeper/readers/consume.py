@@ -295,7 +295,7 @@ class _Consumption:
         return range_gone(*partition, (unread.position, unread.end), self._held(partition))
 
     def _held(self, partition: Partition) -> tuple[int, int] | None:
-        """Ask Kafka what it holds of a partition; return None if it does not tell."""
+        """Ask Kafka which offsets it holds of a partition; return None if it does not answer."""
         held: tuple[int, int] | None = None
         with suppress(self._kafka.KafkaException):
             held = self._messages.consumer().get_watermark_offsets(

@@ -1,4 +1,4 @@
-"""Which partitions of a task are fetched: few records wait for their turn, and the one awaited always comes. Pure."""
+"""Decides which partitions of a task are fetched: few records wait, and the awaited partition always comes. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
 LIMIT = 16 * 2**20
-"""Bytes of records that may wait for their turn; what one call takes, and what comes of the one awaited, is over it."""
+"""Bytes of records that may wait for their turn. One call, and the partition that is awaited, may go beyond it."""
 _AHEAD = 20_000  # offsets that are fetched at once, so that small partitions come together
 
 

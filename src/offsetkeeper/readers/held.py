@@ -35,7 +35,7 @@ class _Queue:
         self.at = 0
 
     def forget(self) -> None:
-        """Drop what was given, not for each turn anew."""
+        """Drop the messages that were given, many at a time."""
         if self.at == len(self.messages) or (self.at > _FORGET and 2 * self.at > len(self.messages)):
             for each in (self.messages, self.offsets, self.sizes):
                 del each[: self.at]

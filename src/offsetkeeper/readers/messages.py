@@ -214,7 +214,7 @@ class PythonMessages:
         return arrived
 
     def _compare(self, partition: Partition, newest: Any) -> None:
-        """Tell of a record that has a later leader epoch than its range; in a log, epochs never get less."""
+        """Report a record that has a later leader epoch than its range; in a log, epochs never get less."""
         known, epoch = self._epochs.get(partition), newest.leader_epoch()
         if known is not None and epoch is not None and epoch > known:
             code, text = self._kafka.KafkaError._LOG_TRUNCATION, f"leader epoch {epoch}, and {known} was planned"  # noqa: SLF001 - its name

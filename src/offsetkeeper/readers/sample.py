@@ -1,4 +1,4 @@
-"""How large records are: a few of them are looked at, as Kafka tells no sizes."""
+"""The mean size of records, from a few of them: Kafka does not give sizes."""
 
 from __future__ import annotations
 

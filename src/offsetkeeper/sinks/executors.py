@@ -1,4 +1,4 @@
-"""The errors of ours that come home from executors: Spark gives only their text."""
+"""Our errors that executors raised: Spark gives the driver only their text."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
-    """Return the last row of each key by topic, partition and offset, and those of which none is the last, with `RANK`.
+    """Return the last row of each key by topic, partition and offset, and rows that tie, with `RANK`.
 
-    Without these columns all rows are returned. A task calls `check_ranks`, which refuses what is wrong.
+    Without these columns all rows are returned. A task calls `check_ranks`, which refuses rows that tie.
     """
     in_order = ordered(frame.schema.fields, target)
     missing = reduce(or_, [col(name).isNull() for name in ORDER]) if in_order else f.lit(0)

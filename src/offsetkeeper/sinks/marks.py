@@ -88,7 +88,7 @@ class Dialect(NamedTuple):
         trial: runs statements with their values in a transaction that is rolled back, in one request, with all that is
             put off until the commit. It returns the number of rows and the rows of each; None if another run has the
             mark locked: it does not wait. The second statement reads the mark.
-        obstacles: returns what may change or hide the table's rows: triggers, rules, row-level security; it gets a
+        obstacles: returns triggers, rules and row-level security that may change or hide the table's rows; it gets a
             connection, and the table's schema.
         probes: statements that show a missing permission.
         check: raises Refused unless the table is committed and rolled back with the rows, and outlives a crash as they

@@ -105,8 +105,8 @@ class Lander:
             when everything is durable, and may return the identity that the target has then; None if it is that of
             `seen`. It raises SinkError if nothing was changed; and OutcomeUnknown if the reply was lost, so that
             everything may be changed, now or later.
-        lost: returns why rows that the ledger knows in the output are gone, from what the ledger knows and what was
-            seen; empty if they are there. It asks nobody where all is well: it is called before each landing.
+        lost: returns why rows that the ledger knows in the output are gone, from the ledger's note and the output's
+            answer; empty if they are there. It sends no request if all is well: it is called before each landing.
         late: whether the frame is computed in `land`, and not in `stage`. Then `land` gets a function too: it calls it
             when all rows are written, before the mark changes if it can. The function raises `ComputedAgain` if Spark
             has computed a part of the frame again.
@@ -141,7 +141,7 @@ class Sink(Protocol):
 
     A sink may have an attribute `worker_modules`: names of the modules that Spark's workers import for it. A run checks
     them at its start. It may have an attribute `any_order`: true if it accepts rows in any order. And it may have an
-    attribute `writes_to`: the name of what it writes to, such as a table's, without a server and without secrets. With
+    attribute `writes_to`: the name of its target, such as a table's, without a server and without secrets. With
     an attribute `place`, it may be renamed while a batch is pending: where it is, with the server and what else decides
     where its mark is, without secrets.
     """

@@ -145,7 +145,7 @@ class Table:
 
     @property
     def writes_to(self) -> str:
-        """The name of what it writes to."""
+        """The name of its target."""
         return str(self._target)
 
     @property
@@ -352,7 +352,7 @@ def no_unique_index(target: Target, address: str) -> Refused:
 
 
 def same_key(target: Target, *, in_order: bool = False) -> RowMismatch:
-    """Return the error for rows with the same key of which none is the last.
+    """Return the error for rows with the same key that cannot be ordered.
 
     Args:
         target: the table.
@@ -372,7 +372,7 @@ def merged_keys(target: Target, column: Column, why: str, remedy: str) -> Refuse
     Args:
         target: the table.
         column: the column of the key.
-        why: what it takes for the same, such as "has a collation for which 'a' and 'A' are one key".
+        why: which texts it takes for the same, such as "has a collation for which 'a' and 'A' are one key".
         remedy: what to change in the table.
     """
     return Refused(

@@ -127,7 +127,7 @@ class _Folder:
 
     @contextmanager
     def _entered(self, folder: str) -> Iterator[int]:
-        """Lend the descriptor of a folder that is no link: else files elsewhere would be read, written and deleted."""
+        """Lend the descriptor of a folder, not of a link: else files elsewhere would be read, written and deleted."""
         opened = open_folder(self._root / folder, self._root)
         try:
             yield opened
@@ -150,7 +150,7 @@ class _Folder:
                     os.unlink(temporary, dir_fd=apart)
 
     def _has_ledger(self, folder: str) -> bool:
-        """Return whether a folder has a file of ours; yes where it may not be seen, so that whoever looks is told."""
+        """Return whether a folder has a file of ours; yes if it may not be read, as the next request has the reason."""
         try:
             return any(NAME.fullmatch(name) for name in list_folder(self._root / folder, self._root))
         except (UnfitFile, PermissionError):

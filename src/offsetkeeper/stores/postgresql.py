@@ -246,7 +246,7 @@ class PostgreSQLStore(TableStore):
             return of_columns(columns, self._run(connection, statement.replace("?", "%s"), parameters))
 
     def _look_hidden(self, group: str) -> None:
-        """Say that missing positions may be hidden: that is no reason to refuse, as a policy may let them through."""
+        """Log that missing positions may be hidden. This is not refused, as a policy may let them through."""
         for each in self._obstacles():
             if each.startswith("row-level security"):
                 log.warning("%s: group %s lacks positions: %s may hide them", self.address, group, each)

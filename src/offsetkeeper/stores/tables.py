@@ -146,7 +146,7 @@ class TableStore(BaseStore):
         raise NotImplementedError
 
     def _obstacles(self) -> Sequence[str]:
-        """Return what may hide rows of the tables from this user, or swallow what it writes: policies, triggers."""
+        """Return policies and triggers that may hide rows of the tables from this user, or drop rows that it writes."""
         return ()
 
     def _refused(self, change: Change, why: str) -> VersionConflict:

@@ -66,7 +66,7 @@ class Cassandra:
 
     @property
     def writes_to(self) -> str:
-        """The name of what it writes to."""
+        """The name of its target."""
         return str(self._target)
 
     @property

@@ -42,7 +42,7 @@ class Place:
         Raises:
             MissingExtra: cassandra-driver is not installed here.
             SinkError: no node could be reached.
-            SettingsError: a file for TLS is missing, or is not what it should be.
+            SettingsError: a file for TLS is missing or wrong.
             Refused: user or password are wrong, or the nodes' certificates are.
         """
         session = self.open(again=True)

@@ -62,7 +62,7 @@ class DeltaTable:
 
     @property
     def writes_to(self) -> str:
-        """The name of what it writes to."""
+        """The name of its target."""
         return self._address
 
     @property

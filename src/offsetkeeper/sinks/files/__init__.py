@@ -69,7 +69,7 @@ class Files:
 
     @property
     def writes_to(self) -> str:
-        """The name of what it writes to."""
+        """The name of its target."""
         return split_url(self._folder).path if is_url(self._folder) else self._folder
 
     @property

@@ -56,7 +56,7 @@ class LocalTree:
             sync((self._root / path).parent)
 
     def sync(self, path: str) -> None:
-        """See `Tree.sync`. It goes by path, as to sync another file, to which a link leads, does no harm."""
+        """See `Tree.sync`. It follows links: to sync another file does no harm."""
         with self._failures():
             for folder, _, names in os.walk(self._at(path)):
                 for name in names:

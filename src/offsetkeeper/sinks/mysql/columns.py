@@ -36,7 +36,7 @@ _WHOLE = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decima
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "uuid", "inet4", "inet6"})
 _BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _SPARK_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-# Types that the server would change are not here; of the others, `limits` has what it does not keep.
+# Types that the server would change are not here; of the others, `limits` has the values that it does not keep.
 _FITS: Mapping[str, frozenset[str]] = {
     "byte": _WHOLE | {"float", "double"},
     "short": _WHOLE | {"float", "double"},

@@ -59,7 +59,7 @@ def insert_rows(
     Raises:
         MissingExtra: PyMySQL is not installed on this executor.
         RowMismatch: the column of a value does not keep it as it is.
-        SettingsError: a file for TLS is missing on this executor, or is not what it should be.
+        SettingsError: a file for TLS is missing on this executor, or wrong.
         Refused: the server's certificate is not accepted here, or it does not accept ours.
         SinkError: the rows could not be inserted.
     """

@@ -85,7 +85,7 @@ def copy_rows(
     Raises:
         MissingExtra: psycopg is not installed on this executor.
         RowMismatch: a value does not fit.
-        SettingsError: a file for TLS is missing on this executor, or is not what it should be.
+        SettingsError: a file for TLS is missing on this executor, or wrong.
         Refused: the server's certificate is not accepted here, or it does not accept ours.
         SinkError: the rows could not be copied.
     """

@@ -107,7 +107,7 @@ def shipped(field: StructField) -> SparkColumn:
     column = f.col("`" + field.name.replace("`", "``") + "`")
     if field.dataType.typeName() == "timestamp":
         return f.unix_micros(column)
-    if field.dataType.typeName() == "string":  # Spark would send other characters for bytes that are no UTF-8
+    if field.dataType.typeName() == "string":  # Spark would send other characters for bytes that are not UTF-8
         return column.cast("binary")
     return column.cast("string") if field.dataType.typeName() in {"date", "timestamp_ntz"} else column
 

@@ -201,7 +201,7 @@ class Topic:
 
     @property
     def writes_to(self) -> str:
-        """The name of what it writes to."""
+        """The name of its target."""
         return self._name or self._mark_topic
 
     @property

@@ -136,7 +136,7 @@ def messages(
 
 
 def _as_bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with keys and values as bytes: a text may be a cast of bytes that are no UTF-8."""
+    """Return the rows with keys and values as bytes: a text may be a cast of bytes that are not UTF-8."""
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
 
     for place, name in enumerate(batch.schema.names):

@@ -210,7 +210,7 @@ def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes,
     rows = rows_of(client.scannerGetList(scanner, most))
     client.scannerClose(scanner)
     keys = [start, *(each.row for each in rows)]
-    if keys != sorted(keys, reverse=how == "back"):  # asked for what comes after them, it would go on for ever
+    if keys != sorted(keys, reverse=how == "back"):  # a request for the rows after them would never end
         raise ValueError("the rows are not in order")
     return rows
 

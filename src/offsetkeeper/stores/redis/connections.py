@@ -230,7 +230,7 @@ class Connections:
 
     @contextmanager
     def _broken(self, lost: Lost) -> Iterator[None]:
-        """Translate what is no reply, and a reply of another kind, to `lost`."""
+        """Translate a broken connection, and a reply of another kind, to `lost`."""
         try:
             yield
         except _REPLIES:
@@ -246,7 +246,7 @@ class Connections:
     def _open(self, node: Node) -> Any:
         connection = self._new(node)
         if self._tls is not None:
-            self._tls.context()  # the library tells of no file, and asks the terminal for a key's password
+            self._tls.context()  # the library names no wrong file, and asks the terminal for a key's password
         try:
             connection.connect()
         except (exceptions.InvalidResponse, *SENSELESS) as error:
@@ -337,7 +337,7 @@ def _refused(replies: list[Any]) -> exceptions.RedisError | None:
 
 
 def _text(error: Exception) -> str:
-    """Return the server's message without what it quotes of a command, which may be a password."""
+    """Return the server's message without the quoted command, which may have a password."""
     return str(error).partition(", with args")[0]
 
 

@@ -52,7 +52,7 @@ class _Senseless(Exception):
 
 @contextmanager
 def sensible() -> Iterator[None]:
-    """Read an answer in the block. What goes wrong elsewhere in a request is an error of our own."""
+    """Read an answer in the block. An error elsewhere in a request is our own mistake."""
     try:
         yield
     except SENSELESS as error:
