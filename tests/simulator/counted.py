@@ -12,7 +12,7 @@ import pytest
 
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.operate.audit import Kind, audit
-from offsetkeeper.operate.reset import apply_reset, plan_undo
+from offsetkeeper.operate.reset import Scope, apply_reset, plan_undo
 from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.testing.simulator.chain_search import groups
 from offsetkeeper.testing.simulator.chains import Chain, Step
@@ -60,7 +60,8 @@ class Counted:
 
     def reset(self, to: Any, *partitions: TopicPartition, **how: Any) -> ResetPlan:
         """Reset partitions, or all."""
-        return self.do(partial(reset_positions, to=to, force=True, partitions=partitions, **how))
+        how.setdefault("scope", Scope(partitions))
+        return self.do(partial(reset_positions, to=to, force=True, **how))
 
     def undo(self, **how: Any) -> ResetPlan:
         """Take the newest reset back."""

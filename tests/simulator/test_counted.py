@@ -19,7 +19,7 @@ from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting
 from offsetkeeper.operate.outlook import outlook
-from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind
+from offsetkeeper.operate.reset import Scope, Shift, apply_reset, plan_reset, plan_rewind
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
 from offsetkeeper.testing.simulator.kafka import FIRST, GROUP, TOPIC, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.operators import forget_positions
@@ -151,7 +151,7 @@ def test_a_partition_that_was_added_is_told_where_all_topics_move_and_is_read() 
         group.run()
         group.happen("a partition is added")
         group.happen("records arrive")
-        plan = group.reset("latest", all_topics=True)
+        plan = group.reset("latest", scope=Scope(all_topics=True))
         assert plan.left == (P2,)
         skipped = {(number, offset) for number, offset in group.there() if number < P2.partition and offset >= 2}
         assert sum(step.skipped for step in plan.steps) == len(skipped)

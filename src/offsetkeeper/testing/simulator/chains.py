@@ -16,7 +16,7 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, StartRefused
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting
-from offsetkeeper.operate.reset import Shift, apply_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.reset import Scope, Shift, apply_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import ResetPlan
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelPlace
 from offsetkeeper.testing.simulator.operators import forget_positions, reset_positions
@@ -183,8 +183,8 @@ def _first_of(options: list[Option], actor: Any) -> int:
 
 def _reset_with(to: Callable[[Step], Any]) -> Callable[[World, Step], ResetPlan]:
     def act(world: World, step: Step) -> ResetPlan:
-        which = {"partitions": _PARTITIONS[step.which], "topics": () if step.which else (TOPIC,)}
-        return reset_positions(world, to(step), force=True, clip=step.number % 2 == 1, **which)
+        scope = Scope(_PARTITIONS[step.which], () if step.which else (TOPIC,))
+        return reset_positions(world, to(step), force=True, scope=scope, clip=step.number % 2 == 1)
 
     return act
 
