@@ -1,4 +1,4 @@
-"""The command that makes a store, where only a word of the user tells a new one from one that is not mounted."""
+"""The command init: makes a store, as only the user can tell a new folder from one that is not mounted."""
 
 from __future__ import annotations
 

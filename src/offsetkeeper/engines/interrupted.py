@@ -1,4 +1,4 @@
-"""Whether a try of a batch was interrupted, and tells nothing of the batch; such a try may cost no attempt.
+"""Finds out whether an attempt at a batch was only interrupted: then it may cost no attempt.
 
 Spark runs a lost task again, so most outputs do not fail if an executor is lost. But Spark does not run a lost task
 of a barrier stage again: the job fails. `Topic` writes by such a stage. An older run can interrupt a try too: it

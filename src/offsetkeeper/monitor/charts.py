@@ -1,4 +1,4 @@
-"""Shapes of the pictures: lag over time, and batches on a time line. Pure; words stand beside them."""
+"""Shapes of the charts: lag over time, and batches on a time line. Pure. The page has the numbers as text too."""
 
 from __future__ import annotations
 

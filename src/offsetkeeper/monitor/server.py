@@ -1,4 +1,4 @@
-"""One process that polls, serves and tells: its parts put together, and run until a signal."""
+"""The server: one process that polls, serves pages and sends alarms, until a signal."""
 
 from __future__ import annotations
 

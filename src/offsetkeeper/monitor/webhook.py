@@ -1,4 +1,4 @@
-"""Tells a webhook of alarms: one POST of JSON for each, in order, tried again while the other side is away."""
+"""Sends alarms to a webhook: one POST of JSON for each, in order, tried again while the other side is away."""
 
 from __future__ import annotations
 

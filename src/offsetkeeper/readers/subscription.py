@@ -1,4 +1,4 @@
-"""What a query reads, in the options of Spark's Kafka connector. Pure.
+"""The topics and partitions of a query, as options of Spark's Kafka connector. Pure.
 
 Source: Spark's "Structured Streaming + Kafka Integration Guide".
 """
