@@ -23,7 +23,7 @@ from breakages import Mutant, find, load_mutants, make_broken
 _ROOMS = (
     "core/bounds.py",
     "core/ledger.py",
-    "core/life.py",
+    "core/pending.py",
     "core/mark.py",
     "core/plan.py",
     "core/rules.py",

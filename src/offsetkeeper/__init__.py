@@ -5,8 +5,8 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Guarantee, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Plan, Policies, Verdict
+from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.loop import Progress, Summary
-from offsetkeeper.engines.match import OnMismatch
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.engines.query import Query, Stream
 from offsetkeeper.errors import (

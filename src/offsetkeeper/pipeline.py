@@ -14,8 +14,8 @@ from offsetkeeper.core.offsets import OffsetRange, TopicPartition, check_offset
 from offsetkeeper.core.plan import Plan, Policies
 from offsetkeeper.core.store import Store, check_writable
 from offsetkeeper.core.topics import Excluded, Topics, Wanted
+from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.loop import Loop, Progress, Summary, Until
-from offsetkeeper.engines.match import OnMismatch
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.engines.query import Query, Stream, Trigger, open_stream, start_query
 from offsetkeeper.engines.settings import Pace, QueryRun, Run

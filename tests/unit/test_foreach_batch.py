@@ -16,9 +16,9 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.attempt import Delivery
+from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
+from offsetkeeper.engines.checkpoint_match import OnMismatch, reconcile
 from offsetkeeper.engines.foreach_batch import ForeachBatch
-from offsetkeeper.engines.guard import CheckpointGuard
-from offsetkeeper.engines.match import OnMismatch, reconcile
 from offsetkeeper.engines.settings import Pace, QueryRun, Run
 from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import CheckpointMismatch, Fenced

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from offsetkeeper.core.batch import Batch, Program, QueryBatch
-from offsetkeeper.core.life import Fate, Situation, at_start, has, landed_text
 from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing, together
 from offsetkeeper.core.model import Guarantee, Having, Landed, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.pending import Fate, Situation, at_start, has, landed_text
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch, StartRefused
 

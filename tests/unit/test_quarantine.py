@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.batch import Batch
-from offsetkeeper.core.life import Fate, Situation, at_start
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.pending import Fate, Situation, at_start
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.quarantine import halves, text_of
 from offsetkeeper.errors import SettingsError, StartRefused

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.engines.match import Match, OnMismatch, batch_ranges, reconcile
+from offsetkeeper.engines.checkpoint_match import Match, OnMismatch, batch_ranges, reconcile
 from offsetkeeper.errors import CheckpointMismatch, SettingsError
 
 PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in (0, 1, 10)]

@@ -7,7 +7,7 @@
     apply(files, edit)      # makes a backup; plan_undo(files) restores it
 
 Plans are pure and change nothing. Spark is needed only for a folder that only Spark can reach. Whether a checkpoint
-matches the ledger is decided in `engines/guard`.
+matches the ledger is decided in `engines/checkpoint_guard`.
 """
 
 from offsetkeeper.checkpoint.change import apply, plan_undo

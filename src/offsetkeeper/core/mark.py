@@ -15,8 +15,8 @@ one twice.
     CUT        of this batch, rest was dropped    BatchVoid                  nothing to do
 
 Tables of one schema share the mark of a name. So the digest of such a mark is also of the target. A mark of release 0.2
-has a digest without the target, and counts as here; but not if another program finishes the batch, see `core.life`. The
-last two lines occur in outputs with slots. Each slot has its own mark for its part of the rows; see `together`.
+has a digest without the target, and counts as here; but not if another program finishes the batch, see `core.pending`.
+The last two lines occur in outputs with slots. Each slot has its own mark for its part of the rows; see `together`.
 
 A start is refused if a mark does not match the ledger: it is of a later batch than the ledger knows (the store was
 restored, or the ledger was created again), of an earlier batch than the ledger says that the output has (the output was

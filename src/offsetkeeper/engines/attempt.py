@@ -14,7 +14,7 @@ from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import topics_of
-from offsetkeeper.engines.course import Course
+from offsetkeeper.engines.failures import Course
 from offsetkeeper.engines.outputs import RunOutputs
 from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.engines.settings import Run

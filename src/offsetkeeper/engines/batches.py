@@ -1,4 +1,4 @@
-"""What becomes of a batch: outputs and Kafka are asked, `core.life` decides, and this acts.
+"""What becomes of a batch: outputs and Kafka are asked, `core.pending` decides, and this acts.
 
 A batch that a start finds begun is finished, counted, dropped or left to its query. A batch that fails is tried again,
 dropped, or cut down to the records that fail.
@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch, Kind
 from offsetkeeper.core.bounds import known_cluster, known_epochs, known_ids
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.life import (
+from offsetkeeper.core.mark import Landing, named
+from offsetkeeper.core.model import Guarantee, Having, unasked
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition, topics_of
+from offsetkeeper.core.pending import (
     Fate,
     Situation,
     after_failure,
@@ -27,9 +30,6 @@ from offsetkeeper.core.life import (
     when_poisoned,
     when_unsettled,
 )
-from offsetkeeper.core.mark import Landing, named
-from offsetkeeper.core.model import Guarantee, Having, unasked
-from offsetkeeper.core.offsets import OffsetRange, TopicPartition, topics_of
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.outputs import Voided

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, QueryBatch, check_query
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.life import Situation, when_planned
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
+from offsetkeeper.core.pending import Situation, when_planned
 from offsetkeeper.engines.attempt import Delivery
-from offsetkeeper.engines.match import (
+from offsetkeeper.engines.checkpoint_match import (
     FOLLOW_EMPTY,
     Match,
     Reconciliation,

@@ -12,9 +12,9 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch, Queries, after, counted_after
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.life import Fate
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition, digest_of
+from offsetkeeper.core.pending import Fate
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.batches import Batches
 from offsetkeeper.engines.settings import Run

@@ -13,10 +13,10 @@ from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.engines.attempt import Delivery
+from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
+from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.foreach_batch import ForeachBatch
-from offsetkeeper.engines.guard import CheckpointGuard
 from offsetkeeper.engines.loop import Loop, release
-from offsetkeeper.engines.match import OnMismatch
 from offsetkeeper.engines.progress import QueryProgress, Watch, watch
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.engines.stop import spark_gone, telling_spark_gone

@@ -14,7 +14,7 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.urls import shown_location
-from offsetkeeper.engines.match import OnMismatch
+from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers import PackedReader, Reader

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from offsetkeeper.core.batch import Batch, after
-from offsetkeeper.core.life import Fate, Situation, at_start, told
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Guarantee, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions
+from offsetkeeper.core.pending import Fate, Situation, at_start, told
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import OffsetkeeperError, StartRefused, listed
 

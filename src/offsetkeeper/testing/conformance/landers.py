@@ -26,8 +26,9 @@ from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.medium import THOROUGH
 from offsetkeeper.testing.conformance.restored import Restored, each
 from offsetkeeper.testing.simulator.explore import wander
-from offsetkeeper.testing.simulator.outputs import ModelMarkedOutput, Row
+from offsetkeeper.testing.simulator.outputs import ModelMarkedOutput
 from offsetkeeper.testing.simulator.scenarios import scenarios
+from offsetkeeper.testing.simulator.store import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

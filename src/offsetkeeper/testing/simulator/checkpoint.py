@@ -10,8 +10,8 @@ from typing import Any
 from offsetkeeper.checkpoint.files import Stamp
 from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.testing.simulator.outputs import Record
 from offsetkeeper.testing.simulator.schedule import GO, Schedule
+from offsetkeeper.testing.simulator.store import Record
 
 NOT_DONE = "the file system fails"
 DONE = "the file system fails after it"

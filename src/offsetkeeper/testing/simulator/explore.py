@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from offsetkeeper.testing.simulator.ending import settle
 from offsetkeeper.testing.simulator.schedule import Option, Violation
 from offsetkeeper.testing.simulator.world import Scenario, World
 
@@ -203,7 +204,7 @@ def _history(
     try:
         world.run()
         if seen is None or not _known(world, seen):
-            world.settle()
+            settle(world)
     except Known:
         pass
     except Violation as broken:

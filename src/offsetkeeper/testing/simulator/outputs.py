@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
@@ -24,9 +24,8 @@ from offsetkeeper.sinks.sink import lost_by_target
 from offsetkeeper.sinks.topic.several import may_follow
 from offsetkeeper.testing.simulator.kafka import GROUP, ModelCluster
 from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
-from offsetkeeper.testing.simulator.store import Connection
+from offsetkeeper.testing.simulator.store import Connection, Record, Row
 
-Record = tuple[str, str, int, int]
 NOTHING_WRITTEN = "it fails before anything is written"
 ALL_WRITTEN = "it fails after all is written"
 HALF_WRITTEN = "it fails after half is written"
@@ -38,14 +37,6 @@ FAULTS = (NOTHING_WRITTEN, ALL_WRITTEN, HALF_WRITTEN, LATE, TWICE)
 
 class PoisonError(Exception):
     """What a user's function raises of a record that it cannot process."""
-
-
-class Row(NamedTuple):
-    """A record in an output, and the batch as which it was written."""
-
-    output: str
-    batch: str
-    record: Record
 
 
 NEW = "new "

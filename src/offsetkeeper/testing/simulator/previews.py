@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from offsetkeeper.operate.forget import Forgetting
     from offsetkeeper.operate.reset_plan import ResetPlan, Step
     from offsetkeeper.testing.simulator.kafka import ModelPlace, ModelTopic
-    from offsetkeeper.testing.simulator.outputs import Record
-    from offsetkeeper.testing.simulator.store import Past
+    from offsetkeeper.testing.simulator.store import Past, Record
     from offsetkeeper.testing.simulator.world import World
 
 

@@ -31,9 +31,8 @@ from offsetkeeper.testing.simulator.checkpoint import SparkError
 from offsetkeeper.testing.simulator.outputs import POISON, known
 
 if TYPE_CHECKING:
-    from offsetkeeper.testing.simulator.outputs import Record, Row
     from offsetkeeper.testing.simulator.schedule import Actor
-    from offsetkeeper.testing.simulator.store import ModelStore
+    from offsetkeeper.testing.simulator.store import ModelStore, Record, Row
     from offsetkeeper.testing.simulator.world import World
 
 _REFUSALS = (Refused, MarkAhead, MarkBehind, MarkMismatch)

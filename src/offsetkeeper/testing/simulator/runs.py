@@ -23,15 +23,16 @@ from offsetkeeper.checkpoint.log_format import (
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.bounds import known_cluster, known_ids
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
+from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges
 from offsetkeeper.engines.loop import Loop, Until
-from offsetkeeper.engines.match import OnMismatch, batch_ranges
 from offsetkeeper.engines.query import Stream, open_stream
 from offsetkeeper.engines.settings import QueryRun, Run
 from offsetkeeper.engines.stop import Stop
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.readers.ranges import fair_share
 from offsetkeeper.testing.simulator.checkpoint import SparkError
-from offsetkeeper.testing.simulator.outputs import Frame, Record, watched
+from offsetkeeper.testing.simulator.outputs import Frame, watched
+from offsetkeeper.testing.simulator.store import Record
 
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World

@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.testing.model_store import check_change
 from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
-
-if TYPE_CHECKING:
-    from offsetkeeper.testing.simulator.outputs import Row
 
 AWAY = "the store is away"
 LOST = "the request is lost"
@@ -53,6 +50,18 @@ class Past:
         while state is not None and state.entry is not None:
             yield state
             state = state.before
+
+
+Record = tuple[str, str, int, int]
+"""Topic, id of the topic or of its cluster, partition and offset."""
+
+
+class Row(NamedTuple):
+    """A record in an output, and the batch as which it was written."""
+
+    output: str
+    batch: str
+    record: Record
 
 
 class Connection:

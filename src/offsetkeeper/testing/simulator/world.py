@@ -15,15 +15,12 @@ from offsetkeeper.core.model import Change, Guarantee, Landed, Snapshot
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.settings import Pace, Run
-from offsetkeeper.errors import CheckpointMismatch, StartRefused
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.sinks import MarkKey, Outputs
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
-from offsetkeeper.testing.simulator.edits import mend
 from offsetkeeper.testing.simulator.kafka import FIRST, GROUP, TOPIC, ModelCluster, ModelPlace, ModelTopic
-from offsetkeeper.testing.simulator.operators import adopt
 from offsetkeeper.testing.simulator.outputs import (
     FAULTS,
     NEW,
@@ -34,13 +31,12 @@ from offsetkeeper.testing.simulator.outputs import (
     ModelOutput,
     ModelPackedReader,
     ModelSlottedOutput,
-    Row,
     known,
     spoilt,
 )
 from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
 from offsetkeeper.testing.simulator.schedule import Budget, Event, Picker, Schedule
-from offsetkeeper.testing.simulator.store import ModelStore
+from offsetkeeper.testing.simulator.store import ModelStore, Row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,7 +153,7 @@ class World:
         self.cluster.moves, self.cluster.ids = bool(scenario.events), scenario.topic_ids
         self.cluster.epochs = scenario.leader_epochs
         owners = scenario.actors if scenario.own_checkpoints else [""]
-        self.checkpoints = {name: self._new_checkpoint(number) for number, name in enumerate(owners)}
+        self.checkpoints = {name: self.new_checkpoint(number) for number, name in enumerate(owners)}
         self.repeats = self.rewound = self.edited = self.mixed = self.dropping = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
@@ -187,21 +183,6 @@ class World:
             Violation: a promise was broken.
         """
         self.schedule.run()
-
-    def settle(self) -> None:
-        """Let one more owner work undisturbed, and check what a user would count.
-
-        Raises:
-            Violation: a promise was broken.
-        """
-        self.schedule.undisturbed = True
-        if any(checkpoint.barred for checkpoint in self.checkpoints.values()):
-            self.schedule.add("mender", partial(mend, self))
-            self.schedule.run()
-        self._go_on("last")
-        if self.copied:
-            self.store, self.repeats = self.copy, True
-            self._go_on("last of the copy")
 
     def digest(self) -> int:
         """Return a digest of the whole state: two worlds with the same have the same futures."""
@@ -320,7 +301,7 @@ class World:
         told = {each.rpartition(" ")[2] for each in program.outputs.values()} if program else set()
         return next((number for number, table in enumerate(self.scenario.tables) if table in told), 0)
 
-    def _is_elsewhere(self) -> bool:
+    def is_elsewhere(self) -> bool:
         """Whether another program has landed a batch that is pending or unsettled, after it was taken over."""
         found = self.store.state.snapshot
         batch = found.pending or found.unsettled
@@ -342,27 +323,8 @@ class World:
             for name, first in self._marked().items()
         }
 
-    def _go_on(self, name: str) -> None:
-        if self.repeats:
-            self.schedule.add(f"adopter before the {name}", partial(adopt, self))
-            self.schedule.run()
-        bodies = [*self.scenario.programs.values()] or [*self.scenario.actors.values()]
-        found = self.store.state.snapshot
-        body = bodies[self.program_of(found.pending or found.unsettled)]
-        last = self.schedule.add(name, partial(body, self))
-        self.schedule.run()
-        if isinstance(last.raised, StartRefused) and self._is_elsewhere():  # it says: drop the batch
-            self.dropping = True
-            last = self.schedule.add(f"{name}, which drops the batch", partial(body, self))
-            self.schedule.run()
-        if isinstance(last.raised, CheckpointMismatch) and self.cluster.cut:  # it says: start with a new checkpoint
-            self.checkpoints = dict.fromkeys(self.checkpoints, self._new_checkpoint(len(self.schedule.actors)))
-            last = self.schedule.add(f"{name}, with a new checkpoint", partial(body, self))
-            self.schedule.run()
-        self.schedule.current = None
-        self.promises.at_the_end(last)
-
-    def _new_checkpoint(self, number: int) -> ModelCheckpoint:
+    def new_checkpoint(self, number: int) -> ModelCheckpoint:
+        """Return an empty checkpoint."""
         query_id = f"00000000-0000-0000-0000-{number:012}"
         return ModelCheckpoint(self.schedule, query_id, slow=self.scenario.slow_looks)
 

@@ -10,9 +10,12 @@ from itertools import product
 
 import pytest
 
-from offsetkeeper.core import life
+from offsetkeeper.core import pending
 from offsetkeeper.core.batch import Batch, Program, QueryBatch
-from offsetkeeper.core.life import (
+from offsetkeeper.core.mark import Landing
+from offsetkeeper.core.model import Guarantee, Having
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.pending import (
     Fate,
     Line,
     Situation,
@@ -26,9 +29,6 @@ from offsetkeeper.core.life import (
     when_poisoned,
     when_unsettled,
 )
-from offsetkeeper.core.mark import Landing
-from offsetkeeper.core.model import Guarantee, Having
-from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
 
@@ -71,12 +71,12 @@ PENDING = "at a start, of the pending batch of an earlier run"
 UNSETTLED = "at a start, of an unsettled batch, which a reset has dropped"
 PLANNED = "when a query runs a batch, and one is pending"
 TABLES = {
-    PENDING: life.AT_START,
-    UNSETTLED: life.WHEN_UNSETTLED,
-    "after a failure, before the next attempt of a run without a query": life.AFTER_FAILURE,
-    "when one of the tables above drops a pending batch, or the quarantine cuts a batch": life.WHEN_GIVEN_UP,
-    "when a record fails, before the quarantine cuts the batch": life.WHEN_POISONED,
-    PLANNED: life.WHEN_PLANNED,
+    PENDING: pending.AT_START,
+    UNSETTLED: pending.WHEN_UNSETTLED,
+    "after a failure, before the next attempt of a run without a query": pending.AFTER_FAILURE,
+    "when one of the tables above drops a pending batch, or the quarantine cuts a batch": pending.WHEN_GIVEN_UP,
+    "when a record fails, before the quarantine cuts the batch": pending.WHEN_POISONED,
+    PLANNED: pending.WHEN_PLANNED,
 }
 
 
@@ -124,7 +124,7 @@ def starts() -> list[tuple[Situation, Fate | type[OffsetkeeperError]]]:
 
 def documented() -> dict[str, list[tuple[str, str]]]:
     """Return the tables in the docstring: of each occasion, the lines and what they lead to."""
-    tables = re.findall(r"^(\w[^\n]*?):\n((?:    \S[^\n]*\n)+)", life.__doc__ or "", re.MULTILINE)
+    tables = re.findall(r"^(\w[^\n]*?):\n((?:    \S[^\n]*\n)+)", pending.__doc__ or "", re.MULTILINE)
     return {name: [tuple(re.split(r"\s{2,}", line.strip())) for line in lines.splitlines()] for name, lines in tables}  # type: ignore[misc]
 
 
@@ -282,7 +282,7 @@ def test_a_batch_that_cannot_be_dropped_names_the_output_also_if_kafka_holds_its
 
 def test_a_drop_of_a_lost_batch_promises_only_the_records_that_are_there() -> None:
     here = [each for each in every() if not each.astray]
-    lost = [each for each in here if deciding(life.AT_START, each).words.startswith("it is lost, ")]
+    lost = [each for each in here if deciding(pending.AT_START, each).words.startswith("it is lost, ")]
     assert {"those of its records that Kafka still holds" in str(_refusal(each)) for each in lost if each.problems} == {
         True
     }

@@ -11,7 +11,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions
 from offsetkeeper.core.plan import Plan
-from offsetkeeper.engines.match import (
+from offsetkeeper.engines.checkpoint_match import (
     NEW_STATE,
     CountMatch,
     Match,
