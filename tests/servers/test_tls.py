@@ -465,14 +465,17 @@ def test_a_node_is_known_by_the_name_in_the_url(certificates: Certificates) -> N
 def test_tasks_that_write_a_table_of_mysql_check_too(
     mariadb_with_tls: MariaDBWithTls, certificates: Certificates
 ) -> None:
-    """Their settings travel pickled."""
-    mariadb_with_tls.show(certificates.right)
-    for ca in (certificates.foreign, certificates.ca):
+    """Their settings travel pickled. Each connection checks what the server shows by then."""
+    for pair, ca, kind, told in (
+        (certificates.right, certificates.foreign, Refused, "is signed by no CA that ssl_ca has"),
+        (certificates.expired, certificates.ca, Refused, "expired on"),
+        (certificates.right, certificates.ca, SinkError, r"shop\.none"),
+    ):
+        mariadb_with_tls.show(pair)
         _, settings = read_url(f"{_mysql(None, '127.0.0.1', mariadb_with_tls.server.port)}ssl_ca={ca}")
         batch = pa.record_batch({"n": pa.array([1])})
         rows = task.insert_rows(pickle.loads(pickle.dumps(settings)), "mysql://there", "shop.none", [], iter([batch]))  # noqa: S301 - ours
-        told = "is signed by no CA that ssl_ca has" if ca == certificates.foreign else r"shop\.none"
-        with pytest.raises(Refused if ca == certificates.foreign else SinkError, match=told):
+        with pytest.raises(kind, match=told):
             list(rows)
 
 

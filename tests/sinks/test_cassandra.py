@@ -451,7 +451,7 @@ def test_nothing_of_the_password_is_shown(cassandra_shop: Shop) -> None:
 
 
 def test_nodes_may_ask_for_tls(cassandra_shop: Shop, cassandra_certificate: Path) -> None:
-    """On the driver and in tasks; a certificate that nobody vouches for is refused."""
+    """On the driver and in tasks. What tasks refuse is in engines/test_engine_tls.py."""
     shop = cassandra_shop
     way = shop.lander(f"{shop.url()}?ssl_ca={cassandra_certificate}")
     shop.write(batch_of(1), [("tea", 1.0, "")], way=way)
