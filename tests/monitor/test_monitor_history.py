@@ -59,7 +59,7 @@ def test_of_wide_groups_fewer_entries_are_kept() -> None:
     store = open_store("memory://wide")
     ledger = run(store, 2_000)
     reader = Reader(store)
-    for _ in range(4):
+    for _ in range(3):
         commit(ledger, 20)
         entries = reader.poll(0).entries
         assert list(entries) == list(store.history("shop", len(entries)))

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.errors import Fenced, Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.sinks.mysql.columns import find_table
@@ -77,22 +77,6 @@ def rows(database: str, mariadb_server: MariaDBServer) -> Iterator[Query]:
 def staging_tables(rows: Query) -> Callable[[], list[str]]:
     """`staging_tables()` returns the names of those that are there."""
     return lambda: [name for (name,) in rows("show tables like 'offsetkeeper\\_%\\_%'")]
-
-
-@pytest.fixture
-def ledger(database: str) -> Iterator[Ledger]:
-    """The ledger of a run that owns its group, in the same database, with a position at offset 0."""
-    with closing(open_store(database)) as store:
-        ledger = Ledger(store, "shop")
-        ledger.acquire()
-        ledger.place({PARTITION: Position(0)})
-        yield ledger
-
-
-@pytest.fixture
-def batch(ledger: Ledger) -> Batch:
-    """The ledger's next batch, of offsets 0 to 10."""
-    return ledger.batch([OffsetRange(*PARTITION, 0, 10)])
 
 
 def write_once(ledger: Ledger, table: Table, frame: DataFrame) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.sinks.sqlite.columns import affinity
@@ -47,7 +47,7 @@ EXPECTED = [
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def database(tmp_path: Path) -> str:
     """URL of a file with no table yet."""
     sqlite3.connect(tmp_path / "shop.db").close()
     return f"sqlite:///{tmp_path}/shop.db"
@@ -58,22 +58,6 @@ def execute(tmp_path: Path) -> Iterator[Query]:
     """`execute(statement)` runs it in the file, and returns what it finds."""
     with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as connection:
         yield lambda statement: connection.execute(statement).fetchall()
-
-
-@pytest.fixture
-def ledger(url: str) -> Iterator[Ledger]:
-    """The ledger of a run that owns its group, in the same file, with a position at offset 0."""
-    with closing(open_store(url)) as store:
-        ledger = Ledger(store, "shop")
-        ledger.acquire()
-        ledger.place({PARTITION: Position(0)})
-        yield ledger
-
-
-@pytest.fixture
-def batch(ledger: Ledger) -> Batch:
-    """The ledger's next batch, of offsets 0 to 10."""
-    return ledger.batch([OffsetRange(*PARTITION, 0, 10)])
 
 
 def write_once(ledger: Ledger, table: Table, frame: DataFrame) -> None:
@@ -107,33 +91,37 @@ def live_objects(spark: SparkSession, name: str) -> int:
     return sum(int(line.split()[1]) for line in found.splitlines() if line.split()[-1:] == [name])
 
 
-def test_rows_and_offsets_are_there_together(spark: SparkSession, url: str, ledger: Ledger, execute: Query) -> None:
+def test_rows_and_offsets_are_there_together(
+    spark: SparkSession, database: str, ledger: Ledger, execute: Query
+) -> None:
     execute("create table orders (id integer primary key not null, name text, note text default 'none')")
-    write_once(ledger, Table(url, "orders"), spark.sql("select id, concat('n', id) as name from range(0, 3000, 1, 5)"))
+    write_once(
+        ledger, Table(database, "orders"), spark.sql("select id, concat('n', id) as name from range(0, 3000, 1, 5)")
+    )
     assert execute("select count(*), sum(id), max(name), min(note) from orders") == [(3000, 4498500, "n999", "none")]
     assert committed(ledger) == 10
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_every_type_arrives_as_it_is_whatever_the_time_zone(
-    spark: SparkSession, url: str, ledger: Ledger, execute: Query, zone: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, database: str, ledger: Ledger, execute: Query, zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute(f"create table kinds ({COLUMNS})")
     monkeypatch.setenv("TZ", zone)
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
-        write_once(ledger, Table(url, "kinds"), spark.sql(TYPES).repartition(2))
+        write_once(ledger, Table(database, "kinds"), spark.sql(TYPES).repartition(2))
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert execute("select * from kinds order by b is null, b desc") == EXPECTED
 
 
 def test_nothing_is_there_where_the_transaction_fails_in_sqlite(
-    spark: SparkSession, url: str, ledger: Ledger, batch: Batch, execute: Query
+    spark: SparkSession, database: str, ledger: Ledger, batch: Batch, execute: Query
 ) -> None:
     """And the next try writes all of it, once."""
     execute("create table orders (id int check (id < 99))")
-    table = Table(url, "orders")
+    table = Table(database, "orders")
     finish = table.rows.stage(spark.range(100).toDF("id"), batch)
     refused = pytest.raises(SinkError, match=r"table orders: CHECK constraint failed.*nothing was written")
     with refused, ledger.transaction(batch) as connection:
@@ -144,19 +132,19 @@ def test_nothing_is_there_where_the_transaction_fails_in_sqlite(
 
 
 def test_the_file_is_not_locked_while_rows_are_staged(
-    spark: SparkSession, url: str, batch: Batch, execute: Query
+    spark: SparkSession, database: str, batch: Batch, execute: Query
 ) -> None:
     execute("create table orders (id int)")
-    finish = Table(url, "orders").rows.stage(spark.range(10).toDF("id"), batch)
+    finish = Table(database, "orders").rows.stage(spark.range(10).toDF("id"), batch)
     execute("insert into orders values (-1)")
-    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+    with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as connection:
         finish(connection)
         connection.commit()
     assert execute("select count(*) from orders") == [(11,)]
 
 
 def test_upsert_replaces_what_is_there_and_the_last_row_of_a_key_stays_in_sqlite(
-    spark: SparkSession, url: str, ledger: Ledger, execute: Query
+    spark: SparkSession, database: str, ledger: Ledger, execute: Query
 ) -> None:
     execute("create table stock (shop text, item text, amount int, note text, primary key (item, shop))")
     execute("insert into stock values ('a', 'tea', 1, 'old'), ('b', 'tea', 2, 'kept')")
@@ -164,17 +152,17 @@ def test_upsert_replaces_what_is_there_and_the_last_row_of_a_key_stays_in_sqlite
         """select * from values ('a', 'tea', 5, 't', 0, 10L), ('a', 'tea', 7, 't', 0, 11L), ('a', 'tea', 6, 't', 0, 9L),
         ('a', 'milk', 1, 't', 1, 5L), ('a', 'milk', 2, 't', 0, 99L) as (shop, item, amount, topic, partition, offset)"""
     ).repartition(3)
-    write_once(ledger, Table(url, "stock", mode="upsert", key=("shop", "item")), frame)
+    write_once(ledger, Table(database, "stock", mode="upsert", key=("shop", "item")), frame)
     expected = [("a", "milk", 1, None), ("a", "tea", 7, "old"), ("b", "tea", 2, "kept")]
     assert execute("select * from stock order by shop, item") == expected
 
 
 def test_rows_with_one_key_and_no_order_are_refused_in_sqlite(
-    spark: SparkSession, url: str, batch: Batch, execute: Query
+    spark: SparkSession, database: str, batch: Batch, execute: Query
 ) -> None:
     execute("create table stock (item text, amount int)")
     execute("create unique index stock_key on stock (item)")
-    table = Table(url, "stock", mode="upsert", key=["item"])
+    table = Table(database, "stock", mode="upsert", key=["item"])
     with pytest.raises(RowMismatch, match=r"same key \(item\).*topic, partition, offset"):
         table.rows.stage(spark.sql("select 'tea' as item, 1 as amount union all select 'tea', 2"), batch)
     table.rows.write(spark.sql("select 'tea' as item"), batch)
@@ -182,10 +170,12 @@ def test_rows_with_one_key_and_no_order_are_refused_in_sqlite(
     assert execute("select * from stock order by amount") == [("tea", None)]
 
 
-def test_a_batch_leaves_no_job_in_the_drivers_heap(spark: SparkSession, url: str, batch: Batch, execute: Query) -> None:
+def test_a_batch_leaves_no_job_in_the_drivers_heap(
+    spark: SparkSession, database: str, batch: Batch, execute: Query
+) -> None:
     """Spark 4.2 keeps each job of a `DataFrame.toLocalIterator` for ever."""
     execute("create table orders (id int)")
-    table = Table(url, "orders")
+    table = Table(database, "orders")
 
     def write(batches: int) -> int:
         for _ in range(batches):
@@ -199,7 +189,7 @@ def test_a_batch_leaves_no_job_in_the_drivers_heap(spark: SparkSession, url: str
 
 @pytest.mark.parametrize("columns", ["id int primary key, note text", "id int primary key, topic text, note text"])
 def test_each_partition_is_computed_once_and_each_row_arrives_once(
-    spark: SparkSession, tmp_path: Path, url: str, batch: Batch, execute: Query, columns: str
+    spark: SparkSession, tmp_path: Path, database: str, batch: Batch, execute: Query, columns: str
 ) -> None:
     """Also where the rows must be put in order, and are different each time they are computed."""
     execute(f"create table orders ({columns})")
@@ -213,25 +203,27 @@ def test_each_partition_is_computed_once_and_each_row_arrives_once(
     frame = spark.range(5000, numPartitions=4).selectExpr(
         "int(id) as id", "uuid() as note", "'t' as topic", "int(rand() * 9) as partition", "id as offset"
     )
-    Table(url, "orders", mode="upsert", key=["id"]).rows.write(frame.mapInArrow(noted, frame.schema), batch)
+    Table(database, "orders", mode="upsert", key=["id"]).rows.write(frame.mapInArrow(noted, frame.schema), batch)
     assert computed.read_text() == "once\n" * 4
     assert execute("select count(*), count(distinct id), count(distinct note) from orders") == [(5000,) * 3]
 
 
 def test_the_last_row_of_a_key_stays_wherever_it_was_computed(
-    spark: SparkSession, url: str, batch: Batch, execute: Query
+    spark: SparkSession, database: str, batch: Batch, execute: Query
 ) -> None:
     execute("create table stock (item text collate nocase primary key, amount int)")
     frame = spark.range(6000, numPartitions=1).selectExpr(
         "concat(if(id % 2 = 0, 'tea', 'TEA'), id % 3) as item", "int(id) as amount", "'t' as topic", "0 as partition",
         "id as offset",
     )  # fmt: skip
-    table = Table(url, "stock", mode="upsert", key=["item"], same_keys="as the column")
+    table = Table(database, "stock", mode="upsert", key=["item"], same_keys="as the column")
     table.rows.write(frame.repartition(4, "item").sortWithinPartitions("amount"), batch)
     assert execute("select item, amount from stock order by 2") == [("TEA0", 5997), ("tea1", 5998), ("TEA2", 5999)]
 
 
-def test_a_missing_file_or_table_is_told_and_not_made(tmp_path: Path, url: str, ledger: Ledger, execute: Query) -> None:
+def test_a_missing_file_or_table_is_told_and_not_made(
+    tmp_path: Path, database: str, ledger: Ledger, execute: Query
+) -> None:
     with pytest.raises(Refused, match=r"nowhere.db: unable to open.*create the database"):
         Table(f"sqlite:///{tmp_path}/nowhere.db", "orders").prepare(ledger.store, AT_LEAST)
     assert not (tmp_path / "nowhere.db").exists()
@@ -239,26 +231,26 @@ def test_a_missing_file_or_table_is_told_and_not_made(tmp_path: Path, url: str, 
     execute("create view some as select * from orders")
     for name in ("Orders", "some"):
         with pytest.raises(Refused, match=f"has no table {name}"):
-            Table(url, name).prepare(ledger.store, AT_LEAST)
+            Table(database, name).prepare(ledger.store, AT_LEAST)
     with pytest.raises(SettingsError, match="no schema 'sales'"):
-        Table(url, "sales.orders")
-    Table(url, "main.orders").prepare(ledger.store, ONCE)
+        Table(database, "sales.orders")
+    Table(database, "main.orders").prepare(ledger.store, ONCE)
 
 
 @pytest.mark.parametrize("index", ["", "(id, name)", "(id) where id > 0"])
 def test_an_upsert_needs_a_unique_index_on_its_key_in_sqlite(
-    url: str, ledger: Ledger, execute: Query, index: str
+    database: str, ledger: Ledger, execute: Query, index: str
 ) -> None:
     execute("create table orders (id int, name text primary key)")
     if index:
         execute(f"create unique index one on orders {index}")
     with pytest.raises(Refused, match=r"create unique index orders_key on orders \(id\)"):
-        Table(url, "orders", mode="upsert", key=["id"]).prepare(ledger.store, ONCE)
-    Table(url, "orders", mode="upsert", key=["name"]).prepare(ledger.store, ONCE)
+        Table(database, "orders", mode="upsert", key=["id"]).prepare(ledger.store, ONCE)
+    Table(database, "orders", mode="upsert", key=["name"]).prepare(ledger.store, ONCE)
 
 
 def test_rows_join_the_offsets_in_the_same_file_however_its_path_is_written(
-    tmp_path: Path, url: str, ledger: Ledger, execute: Query
+    tmp_path: Path, database: str, ledger: Ledger, execute: Query
 ) -> None:
     execute("create table orders (id int)")
     (tmp_path / "link.db").symlink_to(tmp_path / "shop.db")
@@ -268,7 +260,7 @@ def test_rows_join_the_offsets_in_the_same_file_however_its_path_is_written(
     for other in (f"sqlite:///{tmp_path}/other.db", "memory://x"):
         with closing(open_store(other)) as store:
             store.load("shop")
-            assert isinstance(Table(url, "orders").prepare(store, ONCE), Lander)
+            assert isinstance(Table(database, "orders").prepare(store, ONCE), Lander)
 
 
 @pytest.mark.parametrize(
@@ -285,32 +277,32 @@ def test_rows_join_the_offsets_in_the_same_file_however_its_path_is_written(
     ],
 )
 def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs_in_sqlite(
-    spark: SparkSession, url: str, batch: Batch, execute: Query, columns: str, message: str
+    spark: SparkSession, database: str, batch: Batch, execute: Query, columns: str, message: str
 ) -> None:
     execute("create table orders (id INT not null, name TEXT, price NUMERIC, twice INT generated always as (id * 2))")
     frame = spark.sql(f"select {columns}, raise_error('a task ran') as ran").drop("ran")
     with pytest.raises(SinkMismatch, match=message):
-        Table(url, "orders").rows.stage(frame, batch)
+        Table(database, "orders").rows.stage(frame, batch)
 
 
 def test_nan_is_refused_as_sqlite_would_make_it_null(
-    spark: SparkSession, url: str, batch: Batch, execute: Query
+    spark: SparkSession, database: str, batch: Batch, execute: Query
 ) -> None:
     execute("create table orders (amount real)")
     with pytest.raises(RowMismatch, match="column amount: SQLite has no NaN"):
-        Table(url, "orders").rows.write(spark.sql("select double('NaN') as amount"), batch)
+        Table(database, "orders").rows.write(spark.sql("select double('NaN') as amount"), batch)
 
 
 def test_a_locked_file_fails_the_batch(
-    spark: SparkSession, url: str, batch: Batch, execute: Query, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, database: str, batch: Batch, execute: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute("create table orders (id int)")
     monkeypatch.setattr("offsetkeeper.sinks.sqlite.TIMEOUT_S", 0.05)
     execute("begin immediate")
     with pytest.raises(SinkError, match="database is locked; nothing was written"):
-        Table(url, "orders").rows.write(spark.range(3).toDF("id"), batch)
+        Table(database, "orders").rows.write(spark.range(3).toDF("id"), batch)
     execute("rollback")
-    Table(url, "orders").rows.write(spark.range(3).toDF("id"), batch)
+    Table(database, "orders").rows.write(spark.range(3).toDF("id"), batch)
     assert execute("select count(*) from orders") == [(3,)]
 
 
