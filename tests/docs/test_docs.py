@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("test_cassandra")  # where that server is
 
 LINK = re.compile(r"\]\(([^)#:]+)\)")
+NODES = "cassandra://localhost/shop"
 TABLES = """
 create table orders (topic text, partition integer, "offset" bigint, item text);
 create table archive (topic text, partition integer, "offset" bigint, item text);
@@ -72,7 +73,7 @@ def test_every_block_of_a_page_runs(
     orders: str,
     spark: SparkSession,
     postgresql_server: PostgreSQLServer,
-    nodes: str,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -82,7 +83,9 @@ def test_every_block_of_a_page_runs(
         connection.execute(TABLES)
     monkeypatch.chdir(tmp_path)
     names = {"spark": spark}
-    places = {"localhost:9092": orders, "postgresql://localhost/shop": shop, "cassandra://localhost/shop": nodes}
+    places = {"localhost:9092": orders, "postgresql://localhost/shop": shop}
+    if NODES in page.read_text("utf-8"):
+        places[NODES] = request.getfixturevalue("nodes")
     places |= {f'"{folder}/': f'"{tmp_path}/{folder.strip("/")}/' for folder in ("orders", "/data")}
     for number, block in enumerate(blocks(page)):
         code = block

@@ -25,8 +25,11 @@ def test_the_first_group_of_a_cluster_waits_for_its_coordinator() -> None:
         assert server.group_offsets("first", [PARTITION]) == {PARTITION: 5}
 
 
-def test_a_coordinator_that_stays_away_does_not_hold_up_each_batch(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_coordinator_that_stays_away_does_not_hold_up_each_batch(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor the end of the program, also when it comes. One broker cannot hold three replicas of the groups' topic."""
+    monkeypatch.setattr(consumers, "_WAIT_S", 3.0)
     with (
         KafkaServer(settings={"offsets.topic.replication.factor": "3"}) as server,
         KafkaCluster(server.bootstrap) as cluster,
