@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import pymysql
 import pytest
@@ -13,18 +13,18 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee, Landed
-from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
+from offsetkeeper.errors import MarkMoved, Refused, SinkError
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Table, Writer
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.conformance import LanderConformance
 from offsetkeeper.testing.conformance.landers import SCHEMA, Record, batch_of, records
 from offsetkeeper.testing.mariadb import MariaDBServer
-from offsetkeeper.testing.proxy import Cut, TcpProxy
+from offsetkeeper.testing.proxy import TcpProxy
 from offsetkeeper.testing.server import wait_until
+from sinks.marks_suite import KEY, Marked, MarksSuite, lander, prepared, write
 
 Query = Callable[..., list[Any]]
-KEY = MarkKey("billing", "")
 TABLE = "create table {}records (batch varchar(200), topic varchar(249), `partition` int, `offset` bigint)"
 
 
@@ -78,29 +78,34 @@ def proxy(mariadb_server: MariaDBServer) -> Iterator[TcpProxy]:
         yield proxy
 
 
+class TestMarks(MarksSuite):
+    """A database of its own."""
+
+    table = TABLE.format("")
+    told: ClassVar[dict[str, str]] = {
+        "table": "has no table records",
+        "marks": "offsetkeeper_marks' doesn't exist",
+        "faster": "group 'billing', output ''|Record has changed",
+    }
+    sent: ClassVar[dict[str, bytes]] = {"mark": b"UPDATE ", "rows": b"INSERT INTO `", "commit": b"COMMIT"}
+
+    @pytest.fixture
+    def marked(self, mariadb_server: MariaDBServer, shop: str, proxy: TcpProxy) -> Marked:
+        """See `MarksSuite`."""
+        settings: dict[str, Any] = {"port": mariadb_server.port, "database": shop, "autocommit": True}
+
+        def ask(statement: str) -> Any:
+            with pymysql.connect(host="127.0.0.1", user="root", **settings) as connection, connection.cursor() as it:
+                it.execute(statement)
+                return it.fetchall()
+
+        return Marked(mariadb_server.url(shop), mariadb_server.url(shop, port=proxy.port), proxy, ask)
+
+
 @pytest.fixture
 def count(execute: Query, shop: str) -> Callable[[], int]:
     """`count()` returns how many rows a user counts."""
     return lambda: int(execute(f"select count(*) from {shop}.records")[0][0])  # noqa: S608 - a word
-
-
-def prepared(url: str, guarantee: Guarantee, name: str = "records", store: str = "memory://") -> Any:
-    """Return how a table of the database goes out beside offsets elsewhere."""
-    with closing(open_store(store)) as opened:
-        return Table(url, name).prepare(opened, guarantee)
-
-
-def lander(url: str, name: str = "records") -> Lander:
-    """Return how it does for exactly once."""
-    way = prepared(url, Guarantee.EXACTLY_ONCE, name)
-    assert isinstance(way, Lander)
-    return way
-
-
-def write(spark: SparkSession, way: Lander, sequence: int) -> None:
-    """Write a batch as the engine does."""
-    batch = batch_of(sequence)
-    Once(way, "").write(spark.createDataFrame(records(batch), SCHEMA), batch)
 
 
 def test_rows_join_the_offsets_of_the_same_database_alone(mariadb_server: MariaDBServer, shop: str) -> None:
@@ -219,38 +224,6 @@ def test_a_start_does_not_wait_for_a_landing_that_another_run_has_under_way_in_m
     assert count() == kept
 
 
-@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
-def test_a_commit_that_is_cut_off_is_looked_up_in_mysql(
-    spark: SparkSession, mariadb_server: MariaDBServer, proxy: TcpProxy, shop: str, count: Callable[[], int], cut: Cut
-) -> None:
-    way, batch = lander(mariadb_server.url(shop, port=proxy.port)), batch_of(1)
-    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
-    seen = way.seen(KEY)
-    with proxy.cut(cut, b"COMMIT"), pytest.raises(OutcomeUnknown):
-        way.land(KEY, seen, OutputMark.of(batch, way.writes_to), staged)
-    write(spark, way, 1)
-    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch, way.writes_to), 3)
-
-
-@pytest.mark.parametrize("statement", [b"UPDATE ", b"INSERT INTO `"])
-def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing_in_mysql(
-    spark: SparkSession,
-    mariadb_server: MariaDBServer,
-    proxy: TcpProxy,
-    shop: str,
-    count: Callable[[], int],
-    statement: bytes,
-) -> None:
-    way = lander(mariadb_server.url(shop, port=proxy.port))
-    write(spark, way, 1)
-    batch = batch_of(2)
-    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
-    seen = way.seen(KEY)
-    with proxy.cut(Cut.REPLY, statement), pytest.raises(SinkError):
-        way.land(KEY, seen, OutputMark.of(batch, way.writes_to), staged)
-    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch_of(1), way.writes_to), 3)
-
-
 def test_a_server_that_is_killed_between_staging_and_landing_takes_nothing_that_was_told_as_staged(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
 ) -> None:
@@ -281,38 +254,6 @@ def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer
     assert count() == 6
 
 
-def test_the_mark_is_compared_once_more_as_it_is_changed_in_mysql(
-    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
-) -> None:
-    """Here a newer run is faster, between the older one's look and its change."""
-    way, newer = lander(mariadb_server.url(shop)), lander(mariadb_server.url(shop))
-    for sequence in (1, 2):
-
-        def overtaken(connection: Any, sequence: int = sequence) -> None:
-            write(spark, newer, sequence)
-            connection.execute(f"insert into {shop}.records (topic) values ('from the older one')")  # noqa: S608
-
-        with pytest.raises(SinkError) as refused:
-            way.land(KEY, way.seen(KEY), OutputMark.of(batch_of(sequence)), overtaken)
-        assert isinstance(refused.value, MarkMoved) or "Record has changed" in str(refused.value)
-    assert count() == 6
-
-
-def test_a_table_that_changes_between_batches_is_looked_at_again_in_mysql(
-    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
-) -> None:
-    way = lander(mariadb_server.url(shop))
-    write(spark, way, 1)
-    execute(f"alter table {shop}.records add column note text default 'none'")
-    write(spark, way, 2)
-    execute(f"drop table {shop}.records")
-    with pytest.raises(Refused, match="has no table records"):
-        write(spark, way, 3)
-    execute(TABLE.format(f"{shop}."))
-    write(spark, way, 3)
-    assert count() == 3
-
-
 def test_a_table_that_is_made_again_beside_its_mark_is_not_noticed(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
 ) -> None:
@@ -326,21 +267,6 @@ def test_a_table_that_is_made_again_beside_its_mark_is_not_noticed(
     newer, batch = lander(url), batch_of(2)
     Once(newer, "").write(spark.createDataFrame(records(batch), SCHEMA), batch, landed)
     assert (landed.target, count()) == ("", 3)
-
-
-def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none_in_mysql(
-    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
-) -> None:
-    """Only the next start makes the table again, and compares it with the ledger."""
-    way = lander(mariadb_server.url(shop))
-    write(spark, way, 1)
-    execute(f"update {shop}.offsetkeeper_marks set mark = 'done'")  # noqa: S608 - a word
-    with pytest.raises(MarkError, match="is not a mark of offsetkeeper"):
-        write(spark, way, 2)
-    execute(f"drop table {shop}.offsetkeeper_marks")
-    with pytest.raises(Refused, match="offsetkeeper_marks' doesn't exist"):
-        write(spark, way, 1)
-    assert count() == 3
 
 
 def test_a_run_that_stages_leaves_alone_what_another_has_staged_in_mysql(

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -12,19 +11,16 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
+from offsetkeeper.errors import MarkMoved, Refused, SinkError
 from offsetkeeper.sinks import Lander, MarkKey, Table, Writer
-from offsetkeeper.sinks.once import Once
-from offsetkeeper.stores import open_store
 from offsetkeeper.testing.conformance import LanderConformance
 from offsetkeeper.testing.conformance.landers import SCHEMA, Record, batch_of, records
 from offsetkeeper.testing.postgresql import PostgreSQLServer
-from offsetkeeper.testing.proxy import Cut, TcpProxy
+from offsetkeeper.testing.proxy import TcpProxy
+from sinks.marks_suite import KEY, Marked, MarksSuite, lander, prepared, write
 
 Connection = psycopg.Connection[Any]
-KEY = MarkKey("billing", "")
 TABLE = 'create table {} (batch text, topic text, "partition" int, "offset" bigint)'
-COMMIT = b"Q\x00\x00\x00\x0bcommit\x00"  # alone in its message
 
 
 class TestPostgreSQLTable(LanderConformance):
@@ -62,23 +58,30 @@ def proxy(postgresql_server: PostgreSQLServer) -> Iterator[TcpProxy]:
         yield proxy
 
 
-def prepared(url: str, guarantee: Guarantee, name: str = "records") -> Any:
-    """Return how a table of the database goes out beside offsets elsewhere."""
-    with closing(open_store("memory://")) as store:
-        return Table(url, name).prepare(store, guarantee)
+class TestMarks(MarksSuite):
+    """A database of its own."""
 
+    table = TABLE.format("records")
+    told: ClassVar[dict[str, str]] = {
+        "table": r"has no table public\.records",
+        "marks": r"offsetkeeper_marks. does not exist",
+        "faster": "group 'billing', output ''",
+    }
+    sent: ClassVar[dict[str, bytes]] = {
+        "mark": b"UPDATE ",
+        "rows": b"insert into ",
+        "commit": b"Q\x00\x00\x00\x0bcommit\x00",  # alone in its message
+    }
 
-def lander(url: str) -> Lander:
-    """Return how it does for exactly once."""
-    way = prepared(url, Guarantee.EXACTLY_ONCE)
-    assert isinstance(way, Lander)
-    return way
+    @pytest.fixture
+    def marked(self, shop: Connection, database: str, proxy: TcpProxy, postgresql_server: PostgreSQLServer) -> Marked:
+        """See `MarksSuite`."""
 
+        def ask(statement: str) -> Any:
+            cursor = shop.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
 
-def write(spark: SparkSession, way: Lander, sequence: int) -> None:
-    """Write a batch as the engine does."""
-    batch = batch_of(sequence)
-    Once(way, "").write(spark.createDataFrame(records(batch), SCHEMA), batch)
+        return Marked(database, postgresql_server.url(shop.info.dbname, port=proxy.port), proxy, ask)
 
 
 def count(connection: Connection) -> int:
@@ -316,30 +319,6 @@ def test_a_policy_that_lets_the_mark_of_the_group_through_is_no_obstacle(
     assert count(shop) == 3
 
 
-@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
-def test_a_commit_that_is_cut_off_is_looked_up_in_postgresql(
-    spark: SparkSession, shop: Connection, proxy: TcpProxy, postgresql_server: PostgreSQLServer, cut: Cut
-) -> None:
-    way, batch = lander(postgresql_server.url(shop.info.dbname, port=proxy.port)), batch_of(1)
-    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
-    seen = way.seen(KEY)
-    with proxy.cut(cut, COMMIT), pytest.raises(OutcomeUnknown):
-        way.land(KEY, seen, OutputMark.of(batch, way.writes_to), staged)
-    write(spark, way, 1)
-    assert (way.seen(KEY).mark, count(shop)) == (OutputMark.of(batch, way.writes_to), 3)
-
-
-@pytest.mark.parametrize("statement", [b"UPDATE ", b"insert into "])
-def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing_in_postgresql(
-    spark: SparkSession, shop: Connection, proxy: TcpProxy, postgresql_server: PostgreSQLServer, statement: bytes
-) -> None:
-    way = lander(postgresql_server.url(shop.info.dbname, port=proxy.port))
-    write(spark, way, 1)
-    with proxy.cut(Cut.REPLY, statement), pytest.raises(SinkError):
-        write(spark, way, 2)
-    assert (way.seen(KEY).mark, count(shop)) == (OutputMark.of(batch_of(1), way.writes_to), 3)
-
-
 def test_a_server_that_restarts_between_staging_and_landing_costs_another_try(
     spark: SparkSession, database: str, shop: Connection, postgresql_server: PostgreSQLServer
 ) -> None:
@@ -371,52 +350,6 @@ def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer
     with pytest.raises(SinkError, match=r"nothing was written|connection broke"):
         way.land(KEY, way.seen(KEY), OutputMark.of(batch), stalls)
     assert count(shop) == 6
-
-
-def test_the_mark_is_compared_once_more_as_it_is_changed_in_postgresql(
-    spark: SparkSession, database: str, shop: Connection
-) -> None:
-    """Here a newer run is faster, between the older one's look and its change."""
-    way, newer = lander(database), lander(database)
-    for sequence in (1, 2):
-
-        def overtaken(connection: Any, sequence: int = sequence) -> None:
-            write(spark, newer, sequence)
-            connection.execute("insert into records values ('from the older one')")
-
-        with pytest.raises(MarkMoved, match="group 'billing', output ''"):
-            way.land(KEY, way.seen(KEY), OutputMark.of(batch_of(sequence)), overtaken)
-    assert count(shop) == 6
-
-
-def test_a_table_that_changes_between_batches_is_looked_at_again_in_postgresql(
-    spark: SparkSession, database: str, shop: Connection
-) -> None:
-    way = lander(database)
-    write(spark, way, 1)
-    shop.execute("alter table records add column note text default 'none'")
-    write(spark, way, 2)
-    shop.execute("drop table records")
-    with pytest.raises(Refused, match=r"has no table public\.records"):
-        write(spark, way, 3)
-    shop.execute(TABLE.format("records").encode())
-    write(spark, way, 3)
-    assert count(shop) == 3
-
-
-def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none_in_postgresql(
-    spark: SparkSession, database: str, shop: Connection
-) -> None:
-    """Only the next start makes the table again, and compares it with the ledger."""
-    way = lander(database)
-    write(spark, way, 1)
-    shop.execute("update offsetkeeper_marks set mark = 'done'")
-    with pytest.raises(MarkError, match="is not a mark of offsetkeeper"):
-        write(spark, way, 2)
-    shop.execute("drop table offsetkeeper_marks")
-    with pytest.raises(Refused, match=r"offsetkeeper_marks. does not exist"):
-        write(spark, way, 1)
-    assert count(shop) == 3
 
 
 def test_a_run_that_stages_leaves_alone_what_another_has_staged_in_postgresql(
