@@ -376,9 +376,9 @@ def test_marked_dead_letters_of_another_program_are_neither_finished_nor_dropped
     there, here = (program_of(("t",), {"one": "Table x", "dead_letters": f"Table {name}"}) for name in ("y", "z"))
     began = replace(BATCH, lands_in=("dead_letters",), program=there)
     found = Situation(began, AT, (), Guarantee.EXACTLY_ONCE, Policies(), OUTPUTS, program=here)
-    for pending in ("own", "finish", "drop"):
+    for policy in ("own", "finish", "drop"):
         with pytest.raises(StartRefused, match="another program began it") as refused:
-            at_start(replace(found, policies=Policies(pending=pending)))
+            at_start(replace(found, policies=Policies(pending=policy)))
         assert "finish" not in str(refused.value)
     assert at_start(replace(found, program=there)) is Fate.DROP
 
