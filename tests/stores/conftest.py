@@ -1,8 +1,9 @@
-"""What of the suites runs each time, and what only before a release: `make soak`."""
+"""What of the suites runs each time, and what only before a release: `make soak`; and what ends with a test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -34,3 +35,10 @@ def is_variant(item: pytest.Item, parameters: Mapping[str, Any]) -> bool:
         or (isinstance(fault, Fault) and fault is not Fault.REPLY_LOST and item.path.stem not in IN_PROCESS)
         or (isinstance(cut, Cut) and cut is not Cut.REPLY and getattr(item, "originalname", "") in THROUGH_A_CUT)
     )
+
+
+@pytest.fixture
+def at_end() -> Iterator[ExitStack]:
+    """What is closed at the end of the test."""
+    with ExitStack() as stack:
+        yield stack

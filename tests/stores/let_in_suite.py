@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 
-from offsetkeeper.core.store import Store
 from offsetkeeper.errors import Refused, StoreUnavailable
+from offsetkeeper.stores import open_store
 
 
 class Doors(NamedTuple):
@@ -22,12 +21,10 @@ class Doors(NamedTuple):
     unknown_host: str
 
 
-def refusal_of(
-    store_of: Callable[[str], Store], url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture
-) -> str:
+def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
     """Load, check the kind of error and that nothing of the password is shown; return the message."""
     caplog.set_level("DEBUG")
-    store = store_of(url)
+    store = open_store(url)
     with pytest.raises(kind) as caught:
         store.load("g")
     store.close()
@@ -40,8 +37,6 @@ def refusal_of(
 class LetInSuite:
     """The tests; a class has a fixture `doors`, whose passwords are s3cret… and wr0ng."""
 
-    store_of: ClassVar[Any]
-    """The class of the store."""
     said: ClassVar[Doors]
     """What the messages have."""
 
@@ -50,12 +45,12 @@ class LetInSuite:
         self, doors: Doors, door: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """It is worth no other try."""
-        assert getattr(self.said, door) in refusal_of(self.store_of, getattr(doors, door), Refused, caplog)
+        assert getattr(self.said, door) in refusal(getattr(doors, door), Refused, caplog)
 
     @pytest.mark.parametrize("door", ["closed_port", "unknown_host"])
     def test_a_server_that_is_not_there_is_worth_another_try(
         self, doors: Doors, door: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """It may come back."""
-        found = refusal_of(self.store_of, getattr(doors, door), StoreUnavailable, caplog)
+        found = refusal(getattr(doors, door), StoreUnavailable, caplog)
         assert getattr(self.said, door) in found

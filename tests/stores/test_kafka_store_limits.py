@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import pytest
@@ -40,17 +40,9 @@ def part(topic: Callable[..., str]) -> TopicPartition:
 
 
 @pytest.fixture
-def open_one(kafka_server: KafkaServer) -> Iterator[Opener]:
+def open_one(kafka_server: KafkaServer, at_end: ExitStack) -> Opener:
     """Open stores on the broker; they are closed at the end."""
-    opened: list[KafkaStore] = []
-
-    def open_store_(query: str = "") -> KafkaStore:
-        opened.append(KafkaStore(f"kafka://{kafka_server.bootstrap}{query}"))
-        return opened[-1]
-
-    yield open_store_
-    for store in opened:
-        store.close()
+    return lambda query="": at_end.enter_context(closing(KafkaStore(f"kafka://{kafka_server.bootstrap}{query}")))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnava
 from offsetkeeper.stores.mysql import MySQLStore
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.server import free_port, wait_until
-from stores.let_in_suite import Doors, LetInSuite, refusal_of
+from stores.let_in_suite import Doors, LetInSuite, refusal
 from stores.tables_suite import Tables, TablesSuite
 
 Opener = Callable[[str], MySQLStore]
@@ -82,17 +82,9 @@ def user_url(admin: Admin, url: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def open_store() -> Iterator[Opener]:
+def open_store(at_end: ExitStack) -> Opener:
     """Open stores that are closed at the end of the test."""
-    opened: list[MySQLStore] = []
-
-    def open_one(url: str) -> MySQLStore:
-        opened.append(MySQLStore(url))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    return lambda url: at_end.enter_context(closing(MySQLStore(url)))
 
 
 @pytest.fixture
@@ -101,15 +93,9 @@ def store(open_store: Opener, url: str) -> MySQLStore:
     return open_store(url)
 
 
-def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
-    """See `refusal_of`."""
-    return refusal_of(MySQLStore, url, kind, caplog)
-
-
 class TestLetIn(LetInSuite):
     """A user with a password."""
 
-    store_of = MySQLStore
     said = Doors("Access denied", "Access denied", "nowhere", "refused", "")
 
     @pytest.fixture

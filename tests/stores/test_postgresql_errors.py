@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from urllib.parse import quote, urlsplit
 
 import psycopg
@@ -22,7 +23,7 @@ from offsetkeeper.stores import postgresql
 from offsetkeeper.stores.postgresql import PostgreSQLStore
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.server import free_port, wait_until
-from stores.let_in_suite import Doors, LetInSuite, refusal_of
+from stores.let_in_suite import Doors, LetInSuite, refusal
 from stores.tables_suite import Tables, TablesSuite
 
 Opener = Callable[[str], PostgreSQLStore]
@@ -92,17 +93,9 @@ def user_url(server: PostgreSQLServer, database: str, schema: str, user: str) ->
 
 
 @pytest.fixture
-def open_store() -> Iterator[Callable[[str], PostgreSQLStore]]:
+def open_store(at_end: ExitStack) -> Opener:
     """Open stores that are closed at the end of the test."""
-    opened: list[PostgreSQLStore] = []
-
-    def open_one(url: str) -> PostgreSQLStore:
-        opened.append(PostgreSQLStore(url))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    return lambda url: at_end.enter_context(closing(PostgreSQLStore(url)))
 
 
 @pytest.fixture
@@ -111,15 +104,9 @@ def store(open_store: Opener, url: str) -> PostgreSQLStore:
     return open_store(url)
 
 
-def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
-    """See `refusal_of`."""
-    return refusal_of(PostgreSQLStore, url, kind, caplog)
-
-
 class TestLetIn(LetInSuite):
     """A user with a password."""
 
-    store_of = PostgreSQLStore
     said = Doors("password authentication failed", "", "nowhere", "refused", "")
 
     @pytest.fixture

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,7 +22,7 @@ from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnava
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import free_port, wait_until
-from stores.let_in_suite import Doors, LetInSuite, refusal_of
+from stores.let_in_suite import Doors, LetInSuite, refusal
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SECRET = "s3cret/@:%"
@@ -57,17 +57,9 @@ def url(server: RedisServer, admin: redis.Redis) -> str:
 
 
 @pytest.fixture
-def open_store() -> Iterator[Opener]:
+def open_store(at_end: ExitStack) -> Opener:
     """Open stores that are closed at the end of the test."""
-    opened: list[RedisStore] = []
-
-    def open_one(url: str) -> RedisStore:
-        opened.append(RedisStore(url))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    return lambda url: at_end.enter_context(closing(RedisStore(url)))
 
 
 @pytest.fixture
@@ -76,15 +68,9 @@ def store(open_store: Opener, url: str) -> RedisStore:
     return open_store(url)
 
 
-def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
-    """See `refusal_of`."""
-    return refusal_of(RedisStore, url, kind, caplog)
-
-
 class TestLetIn(LetInSuite):
     """The default user, with a password."""
 
-    store_of = RedisStore
     said = Doors("password", "Authentication required", "DB index is out of range", "refused", "")
 
     @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import wait_until
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)
-Opener = Callable[[str], RedisStore]
+Opener = Callable[..., RedisStore]
 
 
 @pytest.fixture
@@ -32,18 +33,10 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def open_store(redis_server: RedisServer, client: redis.Redis) -> Iterator[Opener]:
+def open_store(redis_server: RedisServer, client: redis.Redis, at_end: ExitStack) -> Opener:
     """Open stores in that database, with these settings, which are closed at the end of the test."""
     assert client.dbsize() == 0
-    opened: list[RedisStore] = []
-
-    def open_one(settings: str = "") -> RedisStore:
-        opened.append(RedisStore(redis_server.url(7) + settings))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    return lambda settings="": at_end.enter_context(closing(RedisStore(redis_server.url(7) + settings)))
 
 
 def rewind(snapshot: Snapshot, positions: dict[TopicPartition, Position]) -> Change:

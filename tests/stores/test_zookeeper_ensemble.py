@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
@@ -40,17 +40,13 @@ def root() -> str:
 
 
 @pytest.fixture
-def open_store(ensemble: ZooKeeperEnsemble, root: str) -> Iterator[Opener]:
+def open_store(ensemble: ZooKeeperEnsemble, root: str, at_end: ExitStack) -> Opener:
     """Open stores on the path; they are closed at the end."""
-    opened: list[ZooKeeperStore] = []
 
     def open_one(only: int | None = None, timeout: float = 10) -> ZooKeeperStore:
-        opened.append(ZooKeeperStore(f"{ensemble.url(root, only=only)}?timeout={timeout:g}"))
-        return opened[-1]
+        return at_end.enter_context(closing(ZooKeeperStore(f"{ensemble.url(root, only=only)}?timeout={timeout:g}")))
 
-    yield open_one
-    for store in opened:
-        store.close()
+    return open_one
 
 
 def test_the_doctor_counts_the_servers_that_vote(open_store: Opener) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -40,17 +41,9 @@ def root() -> str:
 
 
 @pytest.fixture
-def open_store(zookeeper_server: ZooKeeperServer, root: str) -> Iterator[Opener]:
+def open_store(zookeeper_server: ZooKeeperServer, root: str, at_end: ExitStack) -> Opener:
     """Open stores on the path; they are closed at the end."""
-    opened: list[ZooKeeperStore] = []
-
-    def open_one(query: str = "") -> ZooKeeperStore:
-        opened.append(ZooKeeperStore(zookeeper_server.url(root) + query))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    return lambda query="": at_end.enter_context(closing(ZooKeeperStore(zookeeper_server.url(root) + query)))
 
 
 def rewind(snapshot: Snapshot, offset: int, count: int = 1, name: str = "id") -> Change:
