@@ -14,15 +14,17 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Self
+from urllib.parse import quote
 
 import pytest
 
+from offsetkeeper.checkpoint.s3 import open_s3
 from offsetkeeper.clients.hdfs import OWN, WebHdfs
 from offsetkeeper.clients.url import read_url
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.sinks.cassandra.url import read_place
 from offsetkeeper.stores import open_store
 
@@ -199,6 +201,68 @@ def test_a_web_page_is_not_an_empty_bucket() -> None:
     """The library of S3 takes it for one, so that a group would count as new."""
     told = answered(WEB["s3"], ODD["HTML"], load, more=False)
     assert "is not a list of objects, so this is not a server of S3" in str(told)
+
+
+def listing(cut: str, more: bytes) -> bytes:
+    """Return an answer of S3 with objects or groups, whole or cut."""
+    return http(
+        b"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>%s</IsTruncated>%s</ListBucketResult>"
+        % (cut.encode(), more),
+        "application/xml",
+    )
+
+
+PREFIX = b"<CommonPrefixes><Prefix>%s</Prefix></CommonPrefixes>"
+KEY = b"<Contents><Key>%s</Key><Size>1</Size></Contents>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (listing("true", PREFIX % b"x/g/" + b"<NextMarker>x/g/</NextMarker>"), "does not know ListObjectsV2"),
+        (listing("false", PREFIX % b"other/g/"), "not asked for"),
+        (listing("false", KEY % b"other/g/000000000001.json"), "not asked for"),
+    ],
+    ids=["cut without a token", "another folder", "another object"],
+)
+@pytest.mark.parametrize("ask", [load, groups])
+def test_a_list_of_s3_that_is_not_the_one_that_was_asked_for_is_refused(
+    ask: Callable[[str], None], answer: bytes, why: str
+) -> None:
+    """Its library takes a list that is cut and has no token for a whole one: a server may know ListObjects alone."""
+    told = answered(WEB["s3"], answer, ask, more=False)
+    assert isinstance(told, Refused)
+    assert why in str(told)
+
+
+def test_an_object_of_s3_with_two_slashes_is_of_no_group() -> None:
+    with Listener(listing("false", PREFIX % b"x//"), more=False) as server:
+        store = open_store(WEB["s3"].format(server.port))
+        assert store.groups() == []
+        store.close()
+
+
+def test_the_longest_list_of_s3_is_read() -> None:
+    names = [f"x/{n:04}{chr(233) * 508}" for n in range(1_000)]  # 1,022 bytes each, and three times as many quoted
+    owner = b"<Owner><ID>%s</ID></Owner><ETag>&quot;%s&quot;</ETag>" % (b"1" * 64, b"1" * 38)
+    page = b"".join((KEY % quote(name).encode()).replace(b"<Size>", owner + b"<Size>") for name in names)
+    with Listener(listing("false", page), more=False) as server:
+        files = open_s3(WEB["s3"].format(server.port))
+        assert files.names("") == [name.removeprefix("x/") for name in names]
+        files.close()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("declared", ['<!ENTITY a "{}">', '<!ATTLIST CommonPrefixes a CDATA "{}">'])
+def test_an_answer_of_s3_that_declares_what_grows_is_not_parsed(declared: str, encoding: str) -> None:
+    text = (
+        f"<!DOCTYPE x [{declared.format('A' * 10_000)}]>"
+        + listing("false", (PREFIX % b"x/&a;/" if "ENTITY" in declared else b"<CommonPrefixes/>") * 20_000)
+        .partition(b"\r\n\r\n")[2]
+        .decode()
+    )
+    told = answered(WEB["s3"], http(text.encode(encoding), "application/xml"), groups, more=False)
+    assert "declares" in str(told)
 
 
 def test_a_file_of_hdfs_without_an_end_is_not_read_to_it() -> None:

@@ -154,6 +154,15 @@ def test_a_line_break_in_a_key_or_a_token_is_a_setting_and_never_shown(
         assert "has a line break" in refusal(given, SettingsError, caplog)
 
 
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"])
+def test_an_empty_path_of_certificates_in_the_environment_is_a_setting(
+    variable: str, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it, older releases of the library check no certificate."""
+    monkeypatch.setenv(variable, "")
+    assert "AWS_CA_BUNDLE, REQUESTS_CA_BUNDLE or ca_bundle" in refusal(url, SettingsError, caplog)
+
+
 def test_an_unknown_key_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
     refusal(url.replace(KEY, "nobody"), Refused, caplog)
 

@@ -246,6 +246,19 @@ def test_a_fifo_among_the_settings_is_refused_before_a_library_waits_for_it(tmp_
         KafkaCluster("h:1", {"security.protocol": "SSL", "ssl.ca.location": str(fifo)})
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("s3://bucket/x?ca_bundle=", "swebhdfs://h/x?ca_bundle=", "postgresql://h/x?sslrootcert="),
+        *("mysql://h/x?ssl_ca=", "rediss://h/0?ssl_ca_certs=", "zookeeper://h?tls=true&ca="),
+    ],
+)
+def test_an_empty_path_of_certificates_is_refused(url: str) -> None:
+    """As of a variable that is not set. Some libraries, as boto3 was, then check no certificate."""
+    with pytest.raises(SettingsError, match="in the store's URL is empty: give the path of a file, or leave it out"):
+        open_store(url)
+
+
 @pytest.mark.parametrize("what", ["a link to a device", "50 GB", "a socket"])
 def test_what_a_library_would_read_for_long_is_refused_among_the_settings(tmp_path: Path, what: str) -> None:
     FOUL[what](tmp_path / "file")

@@ -113,7 +113,7 @@ class S3Files:
                 client.delete_object(Bucket=self._bucket, Key=key)
 
     def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
-        for page in self._connection.pages(Prefix=prefix, **more):
+        for page in self._connection.pages(prefix, **more):
             self._clock.told(page["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
             yield page
 

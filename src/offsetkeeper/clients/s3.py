@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, Store
 
 _SECRETS = ("access_key", "secret_key", "session_token")
 _BREAK = re.compile(rb"[\r\n]")
+_DECLARES = re.compile(rb"<!(ENTITY|ATTLIST)")  # in XML: a few bytes may become a thousand times as many
 # At DEBUG they log headers, which have the session token, and what a server answers who gives keys.
 _LOGGING = ("botocore.auth", "botocore.endpoint", "botocore.parsers")
 OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
@@ -43,7 +45,7 @@ PROBE = ".create-if-absent"
 _EXISTS = 412
 _NOT_DONE, _SERVER_ERROR = 300, 500
 _HTTP, _HTTPS = 80, 443
-_MOST = 16 << 20  # bytes of an answer other than an object: a list has at most 1,000 names
+_MOST = 4 << 20  # bytes of an answer other than an object: a list has at most 1,000 names, of 3 KB each as they are quoted
 _PASSING = {
     *("RequestTimeout", "ConditionalRequestConflict", "OperationAborted"),
     *("SlowDown", "Throttling", "TooManyRequests"),
@@ -92,6 +94,8 @@ class _Bounded:
         if len(content) > _MOST:
             raw.close()
             raise HTTPClientError(error=f"the answer has more than {_MOST} bytes")
+        if _DECLARES.search(content.replace(b"\0", b"")):  # UTF-16 has them between
+            raise HTTPClientError(error="the answer declares entities or attributes, and none of S3 does")
         return content
 
 
@@ -150,19 +154,17 @@ class Connection:
                 )
             raise self._failure(error, lost) from self._cause(error)
 
-    def pages(self, **where: str) -> Iterator[dict[str, Any]]:
-        """Yield the pages of a list of objects.
+    def pages(self, prefix: str, **where: str) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a list of the objects whose keys begin with a prefix.
 
         Raises:
-            Refused: the answer is of another kind. For boto3, a web page with status 200 is an empty list.
+            Refused: the answer is of another kind. For boto3, a web page with status 200 is an empty list, and a list
+                that is cut and tells no way to the rest is a whole one.
         """
         with self.lend() as client:
-            for page in client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **where):
-                if "IsTruncated" not in page:
-                    raise Refused(
-                        f"{self._address}: the answer is not a list of objects, so this is not a server of S3. Check "
-                        "endpoint_url, and what lies between"
-                    )
+            for page in client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix, **where):
+                if why := _oddness(page, prefix):
+                    raise Refused(f"{self._address}: {why}. Check endpoint_url, and what lies between")
                 yield page
 
     def read(self, key: str) -> tuple[bytes, str] | None:
@@ -237,9 +239,18 @@ class Connection:
             region_name=given("region"),
             profile_name=given("profile"),
         )
+        if not given("ca_bundle"):
+            self._check_bundle(session._session.get_config_variable("ca_bundle"))  # noqa: SLF001 - boto3 does not tell
         client = session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
         client._endpoint.http_session = _Bounded(client._endpoint.http_session, self._address)  # noqa: SLF001 - it has no other limit
         return client
+
+    def _check_bundle(self, found: str | None) -> None:
+        if "" in (found, os.environ.get("REQUESTS_CA_BUNDLE")):
+            raise SettingsError(
+                f"{self._address}: AWS_CA_BUNDLE, REQUESTS_CA_BUNDLE or ca_bundle of the profile is empty, and some "
+                "releases of boto3 then check no certificate: unset it, or give the path of a file"
+            )
 
     def _failure(self, error: Exception, lost: type[OffsetkeeperError]) -> OffsetkeeperError:
         address = str(getattr(error, "kwargs", {}).get("endpoint_url", ""))
@@ -272,6 +283,19 @@ class Connection:
     def _objection(self, url: str) -> str:
         parts = urlsplit(url)
         return self._tls.objection(parts.hostname or "", parts.port or _HTTPS)
+
+
+def _oddness(page: dict[str, Any], prefix: str) -> str:
+    """Return why a page is no part of the list that was asked for; empty if it is."""
+    if "IsTruncated" not in page:
+        return "the answer is no list of objects, so this is no server of S3"
+    if page["IsTruncated"] and not page.get("NextContinuationToken"):
+        return "the list of objects is cut, and tells no way to the rest: the server does not know ListObjectsV2"
+    names = [each["Key"] for each in page.get("Contents", [])]
+    names += [each["Prefix"] for each in page.get("CommonPrefixes", [])]
+    if not all(name.startswith(prefix) for name in names):
+        return "the list has objects that were not asked for"
+    return ""
 
 
 def _is_of_certificate(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from offsetkeeper.errors import Refused, SettingsError
 T = TypeVar("T")
 _MOST = 1_000_000_000
 _DAY = 86_400.0
+_CA = re.compile(r"ca(_bundle)?|ssl_?(ca|rootcert|ca_certs)")
 _LONGEST = 50  # PostgreSQL silently cuts names at 63 bytes, and names of the other tables are 8 bytes longer
 
 
@@ -81,12 +82,15 @@ def read_url(
         usual: default values.
 
     Raises:
-        SettingsError: a setting is unknown, given twice, not UTF-8, or has an invalid value.
+        SettingsError: a setting is unknown, given twice, not UTF-8, or has an invalid value, such as an empty path.
     """
     parts = split_url(url)
     settings, given = read_settings(parts.query, shared, usual)
     if own is not None:
         refuse_unknown(given, (*shared, *own))
+    for name, value in given.items():
+        if _CA.fullmatch(name) and not value:  # for some libraries, as for boto3, it means to check no certificate
+            raise SettingsError(f"{name} in the store's URL is empty: give the path of a file, or leave it out")
     check_files(given)
     return ClientUrl(address_of(parts), parts, settings, given)
 

@@ -159,7 +159,10 @@ class FileStore(BaseStore):
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. On a server any folder with files counts, because reading each needs a request."""
-        groups = (_group(folder) for folder in self._files.folders() if not folder.startswith("."))
+        folders = (
+            each for each in self._files.folders() if each[:1] not in {"", "."}
+        )  # in a bucket, a name may be empty
+        groups = (_group(folder) for folder in folders)
         return sorted(group for group in groups if whole_text(group) == group)  # commands cannot name other groups
 
     def close(self) -> None:

@@ -49,11 +49,11 @@ class _Bucket:
 
     def folders(self) -> Sequence[str]:
         root = self._connection.root
-        return [each[len(root) : -1] for each in self._list("CommonPrefixes", "Prefix", Prefix=root)]
+        return [each[len(root) : -1] for each in self._list("CommonPrefixes", "Prefix", root)]
 
     def names(self, folder: str, after: str) -> Sequence[str]:
         prefix = self._key(folder, "")
-        keys = self._list("Contents", "Key", Prefix=prefix, StartAfter=prefix + after)
+        keys = self._list("Contents", "Key", prefix, StartAfter=prefix + after)
         return [each[len(prefix) :] for each in keys]
 
     def read(self, folder: str, name: str) -> File | None:
@@ -84,9 +84,9 @@ class _Bucket:
     def close(self) -> None:
         self._connection.close()
 
-    def _list(self, wanted: str, name: str, **where: str) -> list[str]:
+    def _list(self, wanted: str, name: str, prefix: str, **where: str) -> list[str]:
         with self._connection.lend():
-            pages = self._connection.pages(Delimiter="/", **where)
+            pages = self._connection.pages(prefix, Delimiter="/", **where)
             return [str(each[name]) for page in pages for each in page.get(wanted, [])]
 
     def _place(self, folder: str, name: str) -> dict[str, str]:
