@@ -6,6 +6,7 @@ import grp
 import os
 import pwd
 import signal
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -139,17 +140,62 @@ def test_a_pipe_of_the_shell_is_refused_with_what_to_do(reader: str) -> None:
         os.close(write)
 
 
-@pytest.mark.parametrize(("members", "refused"), [([], False), (["somebody"], True)])
+@pytest.mark.parametrize(
+    ("members", "beside", "refused"),
+    [([], [], False), (["me"], [], False), (["somebody"], [], True), ([], ["somebody"], True)],
+    ids=["empty", "the owner", "a member", "another user's first group"],
+)
 def test_a_group_of_the_owner_alone_may_write_settings_and_tokens(
-    members: list[str], *, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    members: list[str], beside: list[str], *, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where each user has such a group, that is how new files are made."""
-    _be_in_group(monkeypatch, pwd.getpwuid(os.getuid()).pw_name, members)
-    (tmp_path / "file").write_text("topics = ['a']")
-    (tmp_path / "file").chmod(0o664)
+    file = _of_own_group(tmp_path, monkeypatch, members, beside)
     for reader in PRIVATE:
         with pytest.raises(SettingsError, match="can be written by others") if refused else nullcontext():
-            READERS[reader](tmp_path / "file")
+            READERS[reader](file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_that_the_group_of_root_may_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenShift runs each container in that group, under a number that no list of users has."""
+    file = _of_own_group(tmp_path, monkeypatch, [], [])
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="me", pw_gid=0))
+    os.chown(file, 0, 0)
+    for reader in PRIVATE:
+        with pytest.raises(SettingsError, match=r"can be written by others \(mode 664\)"):
+            READERS[reader](file)
+
+
+def test_a_file_with_a_list_of_rights_that_may_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mode tells only what the list allows at most."""
+    file = _of_own_group(tmp_path, monkeypatch, [], [])
+    entries = [(1, 6, -1), (2, 6, 65534), (4, 4, -1), (0x10, 6, -1), (0x20, 4, -1)]  # nobody may write, the group not
+    os.setxattr(
+        file, "system.posix_acl_access", struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *e) for e in entries)
+    )
+    for reader in PRIVATE:
+        with pytest.raises(SettingsError, match=r"can be written by others \(mode 664\).*chmod go-w"):
+            READERS[reader](file)
+    file.chmod(0o644)  # the list stays, and allows no more than this
+    for reader in PRIVATE:
+        READERS[reader](file)
+
+
+def _of_own_group(folder: Path, monkeypatch: pytest.MonkeyPatch, members: list[str], beside: list[str]) -> Path:
+    """Return a file that its group may write, which has the name of its owner, and is the first group of others too."""
+    file = folder / "file"
+    file.write_text("topics = ['a']")
+    file.chmod(0o664)
+    if os.geteuid() == 0:
+        os.chown(file, 4711, 4711)
+    number = file.stat().st_gid
+    users = [SimpleNamespace(pw_name=name, pw_gid=number) for name in ("me", *beside)]
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: users[0])
+    monkeypatch.setattr(pwd, "getpwall", lambda: users)
+    _be_in_group(monkeypatch, "me", members)
+    return file
 
 
 def _be_in_group(monkeypatch: pytest.MonkeyPatch, name: str, members: list[str]) -> None:

@@ -45,7 +45,7 @@ PROBE = ".create-if-absent"
 _EXISTS = 412
 _NOT_DONE, _SERVER_ERROR = 300, 500
 _HTTP, _HTTPS = 80, 443
-_MOST = 4 << 20  # bytes of an answer other than an object: a list has at most 1,000 names, of 3 KB each as they are quoted
+_MOST = 4 << 20  # bytes of an answer other than an object: a list has at most 1,000 names, of 3 KB each when quoted
 _PASSING = {
     *("RequestTimeout", "ConditionalRequestConflict", "OperationAborted"),
     *("SlowDown", "Throttling", "TooManyRequests"),
@@ -288,7 +288,7 @@ class Connection:
 def _oddness(page: dict[str, Any], prefix: str) -> str:
     """Return why a page is no part of the list that was asked for; empty if it is."""
     if "IsTruncated" not in page:
-        return "the answer is no list of objects, so this is no server of S3"
+        return "the answer is not a list of objects, so this is not a server of S3"
     if page["IsTruncated"] and not page.get("NextContinuationToken"):
         return "the list of objects is cut, and tells no way to the rest: the server does not know ListObjectsV2"
     names = [each["Key"] for each in page.get("Contents", [])]

@@ -44,6 +44,7 @@ LONGEST = 2_000
 _WAY = getattr(os, "O_PATH", os.O_RDONLY)  # for a folder that may be entered and not listed
 _LIST = os.O_RDONLY | os.O_DIRECTORY
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO may wait for ever
+_RIGHTS = "system.posix_acl_access"
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -429,7 +430,7 @@ def _check_kind(path: Path, found: os.stat_result, most: int) -> None:
 
 
 def _check_owner(path: Path, found: os.stat_result, *, private: bool, own: bool) -> None:
-    if private and _others_write(found):
+    if private and _others_write(path, found):
         raise UnfitFile(
             path,
             f"can be written by others (mode {stat.S_IMODE(found.st_mode):o}), so it is not read: see who has changed "
@@ -443,19 +444,33 @@ def _check_owner(path: Path, found: os.stat_result, *, private: bool, own: bool)
         )
 
 
-def _others_write(found: os.stat_result) -> bool:
+def _others_write(path: Path, found: os.stat_result) -> bool:
     if found.st_mode & stat.S_IWOTH:
         return True
-    return bool(found.st_mode & stat.S_IWGRP) and not _is_own_group(found)
+    return bool(found.st_mode & stat.S_IWGRP) and (_has_list(path) or not _is_own_group(found))
 
 
 def _is_own_group(found: os.stat_result) -> bool:
-    """Whether only the owner is in the group of a file: where each user has one, new files are writable by it."""
+    """Whether only the owner is in the group of a file: where each user has one, new files are writable by it.
+
+    The group of root is nobody's own: containers run in it under numbers that are no users of the machine.
+    """
     try:
         group, owner = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid)
     except KeyError:
         return False
-    return group.gr_name == owner.pw_name and owner.pw_gid == found.st_gid and {*group.gr_mem} <= {owner.pw_name}
+    if not found.st_gid or group.gr_name != owner.pw_name or owner.pw_gid != found.st_gid:
+        return False
+    first = {each.pw_name for each in pwd.getpwall() if each.pw_gid == found.st_gid}
+    return {*group.gr_mem, *first} <= {owner.pw_name}
+
+
+def _has_list(path: Path) -> bool:
+    """Whether a file has a list of rights: then its mode tells not those of the group, but the most of the list."""
+    try:
+        return bool(os.getxattr(path, _RIGHTS))
+    except (OSError, AttributeError):  # it has none, or the file system, or the operating system
+        return False
 
 
 def _too_large(path: Path, size: int, most: int) -> UnfitFile:
