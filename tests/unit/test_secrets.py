@@ -7,16 +7,20 @@ import traceback
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from typer.testing import CliRunner
 
-from offsetkeeper import Pipeline
+from offsetkeeper import Pipeline, Policies
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app, main
 from offsetkeeper.core.urls import scheme_of, shown_location, url_error
+from offsetkeeper.engines.guard import CheckpointGuard
+from offsetkeeper.engines.match import OnMismatch
+from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import redact
@@ -214,6 +218,24 @@ def test_settings_show_no_secret_when_they_are_printed() -> None:
     chosen = options.Settings(f"mysql://u:{SECRET}@h/d", f"{SECRET}@h", {"sasl.password": SECRET}, (), {"w": SECRET})
     spark = SparkFacts(version="4", settings={"spark.hadoop.fs.s3a.secret.key": SECRET})
     for each in (chosen, spark):
+        assert SECRET not in repr(each)
+
+
+def test_the_parts_of_a_run_show_no_secret_when_they_are_printed() -> None:
+    """As a debugger, a log of the locals, or a traceback with them prints each."""
+    kafka = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": SECRET}
+    url = f"postgresql://u:{SECRET}@h/d"
+    cut: dict[str, Any] = {"dead_letters": Table(url, "letters"), "policies": Policies(poison="quarantine")}
+    program = Pipeline(group="g", topics=["t"], brokers="h:1", store=url, kafka=kafka, **cut)
+    nothing: Any = None  # no session
+    loop = program._engine(nothing, None, Table(url, "t"), "at_least_once", None)
+    query = QueryRun(loop.asked, f"s3a://{KEY}:{SECRET}@bucket/x", True, OnMismatch(), False)  # noqa: FBT003 - as they come
+    batches = loop.batches
+    for each in (
+        *(program, loop.asked, loop, batches, batches.delivery, batches.delivery.outputs, batches.quarantine),
+        *(query, CheckpointGuard(query, nothing, loop.ledger)),
+    ):
+        assert "'g'" in repr(each)
         assert SECRET not in repr(each)
 
 

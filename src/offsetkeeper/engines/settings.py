@@ -90,7 +90,7 @@ class Run:
     """
 
     group: str
-    store_url: str | None
+    store_url: str | None = field(repr=False)  # it may have a password
     cluster: Cluster
     subscription: Subscription
     reader: Reader
@@ -142,7 +142,7 @@ class QueryRun:
     """
 
     run: Run
-    checkpoint: str
+    checkpoint: str = field(repr=False)  # as may this one
     stateful: bool
     on_mismatch: OnMismatch
     publish: bool
