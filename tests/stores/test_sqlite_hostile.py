@@ -15,6 +15,7 @@ from offsetkeeper.core import rules
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, Refused
+from offsetkeeper.sinks.sqlite import SQLiteDatabase
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.sqlite import SQLiteStore
 from offsetkeeper.testing.rivals import PARTITION
@@ -55,13 +56,14 @@ def test_what_lies_beside_the_file_is_refused_or_harmless(path: Path, kind: str,
     FOUL[what](path.with_name(f"offsets.db-{kind}"))
     link = path.parent.parent / "link.db"
     link.symlink_to(path)
-    store = SQLiteStore(f"sqlite:///{link}")
-    with at_once():
-        if what == "50 GB":
-            store.load("g")  # a regular file is SQLite's to judge
-        else:
-            with pytest.raises(Refused, match=f"offsets.db-{kind} is not a regular file: take it away"):
-                store.load("g")
+    store, output = SQLiteStore(f"sqlite:///{link}"), SQLiteDatabase(link, "here")
+    for look in (lambda: store.load("g"), lambda: output.run(lambda c: c.execute("SELECT * FROM sqlite_schema"))):
+        with at_once():
+            if what == "50 GB":
+                look()  # a regular file is SQLite's to judge
+            else:
+                with pytest.raises(Refused, match=f"offsets.db-{kind} is not a regular file: take it away"):
+                    look()
 
 
 @pytest.mark.parametrize("table", ["offsetkeeper_groups", "offsetkeeper_history", "kafka_offsets", "Kafka_Offsets"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +15,7 @@ from urllib.parse import unquote
 from offsetkeeper.clients import url as urls
 from offsetkeeper.clients.url import ClientUrl
 from offsetkeeper.core.model import Change
-from offsetkeeper.errors import NotAllowed
+from offsetkeeper.errors import NotAllowed, Refused
 
 # EXTRA also waits for the folder: without WAL a commit deletes a file, and a loss of power could bring it back.
 DURABLE = "PRAGMA synchronous = EXTRA"
@@ -22,6 +24,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Error codes if another writer holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
+_BESIDE = ("journal", "wal", "shm")
 _TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
 _ENDED = (
     "the transaction was ended in the block, or by SQLite itself, as `on conflict rollback` does; all was rolled back. "
@@ -40,6 +43,35 @@ def read_url(url: str) -> tuple[ClientUrl, Path]:
     if read.parts.netloc or read.parts.fragment or not path:
         raise read.error("has no file: write sqlite:///relative.db or sqlite:////absolute.db")
     return read, Path(path).absolute()
+
+
+def beside(path: Path, kind: str) -> Path:
+    """Return the path of a file that SQLite makes for another one: it follows a link, and looks beside the file."""
+    return Path(f"{os.path.realpath(path)}-{kind}")
+
+
+def check_files(path: Path, address: str) -> None:
+    """Check what SQLite is to open: for a FIFO it waits for ever.
+
+    Args:
+        path: path of the file.
+        address: where it is, for errors.
+
+    Raises:
+        Refused: the path, or that of a file beside it, is not a file.
+    """
+    if _is_odd(path.stat):
+        raise Refused(f"{address}: {path} is not a file; give the path of a file")
+    for each in (beside(path, kind) for kind in _BESIDE):
+        if _is_odd(each.lstat):
+            raise Refused(f"{address}: {each} is not a regular file: take it away")
+
+
+def _is_odd(look: Callable[[], os.stat_result]) -> bool:
+    try:
+        return not stat.S_ISREG(look().st_mode)
+    except (OSError, ValueError):  # it is not there, or not any more, or is no path: SQLite tells
+        return False
 
 
 class _Cursor(sqlite3.Cursor):

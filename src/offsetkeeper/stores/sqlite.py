@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -17,6 +15,8 @@ from offsetkeeper.clients.sqlite import (
     DURABLE,
     PASSING,
     Connection,
+    beside,
+    check_files,
     code_of,
     database_identity,
     no_end_inside,
@@ -53,7 +53,6 @@ _TABLES = (
 )
 _VIEWS = "SELECT name FROM sqlite_schema WHERE type = 'view' AND name COLLATE NOCASE IN (?, ?, ?)"
 _NO_LIMIT = 2**31 - 1
-_BESIDE = ("journal", "wal", "shm")
 _READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
 """Error codes if the file, or the files that SQLite creates beside it, may not be written."""
 
@@ -193,11 +192,8 @@ class Connections(Pool[Connection]):
             CorruptStore: the file is not a database.
             StoreUnavailable: the file is locked.
         """
-        if self.file() and not self._path.is_file():
-            raise Refused(f"{self._address}: {self._path} is not a file; give the path of a file")
-        for beside in map(self._beside, _BESIDE):
-            if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):  # SQLite waits for a FIFO for ever
-                raise Refused(f"{self._address}: {beside} is not a regular file: take it away")
+        self.file()  # tells more of a path that is none
+        check_files(self._path, self._address)
         with self.failures():
             connection = sqlite3.connect(
                 self._path,
@@ -255,13 +251,10 @@ class Connections(Pool[Connection]):
             raise StoreUnavailable(f"{self._address}: a writer opened the file while it was read")
         return rows
 
-    def _beside(self, kind: str) -> Path:
-        return Path(f"{os.path.realpath(self._path)}-{kind}")  # SQLite follows a link, and looks beside the file itself
-
     def _unopened(self) -> tuple[int, ...]:
         """Return values that change with the content of the file; empty if a process has the file open."""
         found = self._path.stat()
-        opened = self._beside("wal").exists() or self._beside("journal").exists()
+        opened = any(beside(self._path, kind).exists() for kind in ("wal", "journal"))
         return () if opened else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

@@ -13,7 +13,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from offsetkeeper.clients.sqlite import BUSY, DURABLE, PASSING, Connection, code_of, database_identity, read_url
+from offsetkeeper.clients.sqlite import (
+    BUSY,
+    DURABLE,
+    PASSING,
+    Connection,
+    check_files,
+    code_of,
+    database_identity,
+    read_url,
+)
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
@@ -233,6 +242,7 @@ class SQLiteDatabase(NamedTuple):
             raise kind(f"{self.address}: {error}; nothing was written") from error
 
     def _open(self) -> Connection:
+        check_files(self.path, self.address)
         uri = f"{self.path.as_uri()}?mode=rw"
         try:
             return sqlite3.connect(uri, uri=True, timeout=TIMEOUT_S, isolation_level=None, factory=Connection)
