@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetkeeper.cli.targets import parse_duration, parse_scope, read_csv, write_text
+from offsetkeeper.cli.targets import dump_csv, parse_duration, parse_scope, read_csv, write_text
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import SettingsError
 
@@ -33,6 +33,13 @@ def file(folder: Path, content: str) -> Path:
 )
 def test_every_line_of_the_group_is_read(tmp_path: Path, content: str) -> None:
     assert read_csv(file(tmp_path, content), "g") == {A: 15, B: 5}
+
+
+@pytest.mark.parametrize("group", ["g", "a,b", "a,a,0,15", '"q', '"q"', 'q"q', " lead", "#x"])
+def test_what_is_exported_is_read_again(tmp_path: Path, group: str) -> None:
+    offsets = {A: 15, B: 5}
+    lines = [dump_csv(offsets, group), dump_csv({A: 1, TopicPartition("c", 0): 1}, "other")]
+    assert read_csv(file(tmp_path, "\n".join(lines)), group, grouped=True) == offsets
 
 
 @pytest.mark.parametrize(

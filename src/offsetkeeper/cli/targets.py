@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
@@ -201,7 +202,7 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
             raise SettingsError(
                 f"{path}, line {number} names no group: write group,topic,partition,offset in each line"
             )
-        if len(cells) == _WITH_GROUP and cells.pop(0) != group:
+        if len(cells) == _WITH_GROUP and group not in {cells.pop(0), row[0]}:
             others.add(row[0].strip())
             continue
         try:
@@ -224,8 +225,9 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
 
 def dump_csv(offsets: Mapping[TopicPartition, int], group: str = "") -> str:
     """Return the lines that `read_csv` reads; each starts with the group if one is given."""
-    first = f"{group}," if group else ""
-    return "\n".join(f"{first}{tp.topic},{tp.partition},{offset}" for tp, offset in sorted(offsets.items()))
+    lines, first = StringIO(), [group] if group else []
+    csv.writer(lines, lineterminator="\n").writerows([*first, *tp, offset] for tp, offset in sorted(offsets.items()))
+    return lines.getvalue().removesuffix("\n")
 
 
 def write_text(path: Path, text: str) -> None:
