@@ -342,6 +342,18 @@ def test_a_mistake_of_our_own_is_not_taken_for_an_odd_reply(monkeypatch: pytest.
         store.apply(CHANGE)
 
 
+@pytest.mark.parametrize(
+    "ranges", [[], [(0, 5460)], [(1, 16383)], [(0, 16382)], [(0, 99), (101, 16383)], [(0, 100), (100, 16383)]]
+)
+def test_a_cluster_that_does_not_serve_each_slot_is_no_empty_store(ranges: list[tuple[int, int]]) -> None:
+    """Nor one of which two nodes say that they have the same: so it is after a node was reset, or lost."""
+    node = reply(text(b"127.0.0.1"), b":1\r\n")
+    slots = reply(*(reply(b":%d\r\n" % first, b":%d\r\n" % last, node) for first, last in ranges))
+    told = failure(to(b"CLUSTER", slots), groups)
+    assert isinstance(told, StoreUnavailable)
+    assert "slots have no node, or several" in str(told)
+
+
 @pytest.mark.parametrize("port", [text(b"hunter2"), NULL, NONE])
 def test_a_node_without_a_port_is_no_answer(port: bytes) -> None:
     slots = reply(reply(b":0\r\n", b":16383\r\n", reply(text(b"h"), port)))

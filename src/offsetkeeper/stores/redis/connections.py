@@ -41,6 +41,7 @@ Command = tuple[str | bytes | int, ...]
 _LONGEST_CONNECT = 10.0
 _MOST_MOVES = 5
 _SCANNED = 1000
+_SLOTS = 16_384  # of each cluster
 _MOST = 512 << 20  # bytes of the answers to one request: fifty entries that move fifty thousand partitions
 _SHOWN = 500  # characters of a server's message
 _PORT = "the port of Redis (6379)"
@@ -199,8 +200,18 @@ class Connections:
             return {self._home}
 
     def _nodes_of(self, replies: list[Any]) -> set[Node]:
-        """Return the masters. A server without a known name gives none, or an empty one."""
+        """Return the masters. A server without a known name gives none, or an empty one.
+
+        Raises:
+            StoreUnavailable: nobody serves some of the slots. Their groups would seem to be gone.
+        """
         [slots] = replies
+        served = sorted((index(first), index(last)) for first, last, *_ in slots)
+        if [0, *(last + 1 for _, last in served)] != [*(first for first, _ in served), _SLOTS]:
+            raise StoreUnavailable(
+                f"{self._address}: some of the cluster's {_SLOTS} slots have no node, or several, so groups cannot be "
+                "listed. Look at CLUSTER SLOTS: give each slot a node, or name another node in the URL"
+            )
         nodes = [(host or b"", index(port)) for _, _, (host, port, *_), *_ in slots]
         return {(host.decode() or self._home[0], port) for host, port in nodes}
 
