@@ -6,6 +6,9 @@ After a change was sent, its outcome is unknown. The servers are fakes, as no re
 from __future__ import annotations
 
 import contextlib
+import gzip
+import json
+import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -411,16 +414,21 @@ class Web(Listener):
 
     Args:
         answers: HTTP answers by "PUT RENAME" or "PUT"; the last one of a list is given for ever.
+
+    Attributes:
+        asked: the headers of requests, and their first "line".
     """
 
     def __init__(self, answers: dict[str, list[bytes]]) -> None:
         super().__init__(b"", more=False)
         self._answers = answers
+        self.asked: list[dict[str, str]] = []
 
     def _serve(self, client: socket.socket) -> None:
         with client, client.makefile("rb") as file, contextlib.suppress(OSError):
             while line := file.readline().decode():
                 headers = dict(each.decode().lower().split(": ") for each in iter(file.readline, b"\r\n"))
+                self.asked.append({name: text.strip() for name, text in headers.items()} | {"line": line})
                 if "100-continue" in headers.get("expect", ""):
                     client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                 file.read(int(headers.get("content-length", 0)))
@@ -540,6 +548,96 @@ def test_a_mistake_of_our_own_is_not_taken_for_an_odd_answer(monkeypatch: pytest
         with pytest.raises(LookupError, match="ours"):
             store.load("g")
         store.close()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip", "br"])
+def test_an_answer_of_hdfs_that_is_compressed_is_not_read(encoding: str) -> None:
+    """A few kilobytes may become all memory."""
+    packed = http(gzip.compress(b"{}"), "application/json", "200 OK", f"Content-Encoding: {encoding}")
+    with Web({"GET LISTSTATUS": [packed]}) as server, hdfs(server) as store:
+        with pytest.raises(StoreUnavailable, match="compressed"):
+            store.groups()
+        assert server.asked[-1]["accept-encoding"] == "identity"
+
+
+def test_where_memory_ends_in_an_answer_of_hdfs_the_error_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("httpx.Response.iter_raw", full)
+    found = {"GET LISTSTATUS": [http(b"{}")]}
+    with Web(found) as server, hdfs(server) as store, pytest.raises(StoreUnavailable, match="MemoryError"):
+        store.groups()
+
+
+def test_no_log_has_the_token_of_a_redirect_of_hdfs(caplog: pytest.LogCaptureFixture) -> None:
+    there = "Location: http://127.0.0.1:PORT/webhdfs/v1/x?op=READ&delegation=hunter2"
+    answers = {
+        "GET LISTSTATUS": [listed(name="000000000001.json", type="FILE")],
+        "GET GETFILESTATUS": [http(STATUS)],
+        "GET OPEN": [http(b"", "a/b", "307 Temporary Redirect", there)],
+        "GET READ": [http(b"{}")],
+    }
+    with Web(answers) as server, hdfs(server) as store, caplog.at_level(logging.DEBUG):
+        with pytest.raises(CorruptStore):
+            store.load("g")
+        assert any("delegation=hunter2" in each["line"] for each in server.asked)
+    assert "hunter2" not in caplog.text
+    assert all(logging.getLogger(name).filters for name in ("httpx", "httpcore.http11"))
+
+
+def listed(name: str = "g", **status: object) -> bytes:
+    """Return the list of one folder, or of another status, by WebHDFS."""
+    usual = {"type": "DIRECTORY", "modificationTime": 1, "length": 1, "replication": 1, "childrenNum": 1}
+    return http(json.dumps({"FileStatuses": {"FileStatus": [{"pathSuffix": name, **usual, **status}]}}).encode())
+
+
+@contextlib.contextmanager
+def hdfs(server: Web) -> Iterator[Any]:
+    """Yield a store at such a server."""
+    store = open_store(f"webhdfs://u@127.0.0.1:{server.port}/store?timeout=5")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+NO_NUMBERS = [10**400, 2**63, -1, True, 1.5, None]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"name": ""},
+        {"name": "a/../../b"},
+        *({name: value} for name in ("modificationTime", "length", "replication") for value in NO_NUMBERS),
+    ],
+)
+def test_a_status_of_hdfs_that_no_file_can_have_is_no_answer(status: dict[str, Any]) -> None:
+    """A folder without a name would be its own child."""
+    with Web({"GET LISTSTATUS": [listed(**status)]}) as server:
+        with hdfs(server) as store, pytest.raises(OffsetkeeperError, match="not that of WebHDFS"):
+            store.groups()
+        files = open_hdfs(f"webhdfs://u@127.0.0.1:{server.port}/checkpoint?timeout=5")
+        with pytest.raises(OffsetkeeperError, match="not that of WebHDFS"):
+            files.stamps("offsets")
+        files.close()
+
+
+def test_a_folder_that_is_no_group_is_not_listed() -> None:
+    """Commands could not name it."""
+    names = ["", "..", " x", "a:b", "x" * 250, "g"]
+    prefixes = "".join(f"<CommonPrefixes><Prefix>x/{name}/</Prefix></CommonPrefixes>" for name in names)
+    xml = f"<ListBucketResult><IsTruncated>false</IsTruncated>{prefixes}</ListBucketResult>".encode()
+    with Web({"GET": [http(xml, "application/xml")]}) as server:
+        store = open_store(
+            f"s3://key:secret@bucket/x?endpoint_url=http://127.0.0.1:{server.port}&region=us-east-1&timeout=5"
+        )
+        assert store.groups() == ["g"]
+        store.close()
+    for name in ["a:b", "\ud800", "\x1b[31m"]:
+        with Web({"GET LISTSTATUS": [listed(name)]}) as server, hdfs(server) as store:
+            assert store.groups() == []
 
 
 @pytest.mark.parametrize("renamed", [b'{"boolean": false}', b'{"boolean": 1}'])

@@ -12,18 +12,22 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from offsetkeeper.clients.pool import SENSELESS
+from offsetkeeper.clients.pool import SENSELESS, senseless
 from offsetkeeper.clients.url import ClientUrl, check_size
 from offsetkeeper.core.outside import LARGEST_STORED, check_values
+from offsetkeeper.core.silence import silent
 from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 
 OWN = ("ca_bundle",)
 _REDIRECTS, _REDIRECT, _SERVER_ERROR = 300, 307, 500
 _HTTP, _HTTPS = 80, 443
+# They log addresses and headers; a NameNode's redirect has a delegation token in them.
+_LOGGING = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy", "httpcore.socks")
 _HEADERS = ("Content-Type", "Location", "Date")
 _MOST = 128 << 20  # bytes of an answer: the names of half a million files, or twice the largest file
 _MOST_VALUES = 8_000_000  # of an answer that is JSON: each name has a dozen
+_LARGEST = 2**63  # no number of a file is as large
 _PART = 16 << 20  # bytes of a part of a file that is copied
 T = TypeVar("T")
 _TAKEN = "FileAlreadyExistsException"
@@ -44,8 +48,14 @@ _HOPELESS = {
 
 
 def statuses(answer: Any) -> list[dict[str, Any]]:
-    """Return the statuses of files in an answer; it raises whatever an answer of another kind makes Python raise."""
-    return [_status_of(each) for each in answer["FileStatuses"]["FileStatus"]]
+    """Return the statuses of files in an answer; it raises whatever an answer of another kind makes Python raise.
+
+    The status of a file that was listed itself has no name; that of a folder never has none: it would be its own child.
+    """
+    found = [_status_of(each) for each in answer["FileStatuses"]["FileStatus"]]
+    if any(each["type"] == "DIRECTORY" and not each["pathSuffix"] for each in found):
+        raise ValueError("a folder has no name")
+    return found
 
 
 def file_status(answer: Any) -> dict[str, Any]:
@@ -55,11 +65,16 @@ def file_status(answer: Any) -> dict[str, Any]:
 
 def _status_of(status: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"pathSuffix": "", **status}
-    if not (isinstance(known["pathSuffix"], str) and known["type"] in {"FILE", "DIRECTORY", "SYMLINK"}):
+    name = known["pathSuffix"]
+    if not isinstance(name, str) or "/" in name or known["type"] not in {"FILE", "DIRECTORY", "SYMLINK"}:
         raise ValueError("the status of a file has no name or no type")
-    if not all(isinstance(known[name], int) for name in ("modificationTime", "length", "replication")):
+    if not all(_is_number(known[name]) for name in ("modificationTime", "length", "replication")):
         raise ValueError("the status of a file has no time or no length")
     return {"childrenNum": 0, **known}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
 
 
 def _is_renamed(answer: Any) -> bool:
@@ -141,6 +156,8 @@ class WebHdfs:
                 answer = self._send(method, there.geturl(), content=content, headers=_length(size))
         except OffsetkeeperError:
             raise
+        except MemoryError as error:
+            raise lost(senseless(self._address, error, "the memory of this machine")) from None
         except (KeyError, ValueError) as error:
             raise lost(f"{self._address}: the NameNode leads to no DataNode: {error!r}; check the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -242,9 +259,9 @@ class WebHdfs:
 
     def _send(self, method: str, url: str, **request: Any) -> httpx.Response:
         """Return the answer to one request, if it is not too large."""
-        with self._open().stream(method, url, **request) as answer:
+        with silent(_LOGGING), self._open().stream(method, url, **request) as answer:
             parts, size = [], 0
-            for part in answer.iter_bytes():
+            for part in answer.iter_raw():
                 parts.append(part)
                 size += len(part)
                 if size > _MOST:
@@ -256,12 +273,17 @@ class WebHdfs:
         with self._lock:
             if self._client is None:
                 verify: Any = Tls("ca_bundle", ca=self._ca_bundle).context() if self._ca_bundle else True
-                self._client = httpx.Client(timeout=self._timeout, verify=verify)
+                self._client = httpx.Client(
+                    timeout=self._timeout,
+                    verify=verify,
+                    headers={"Accept-Encoding": "identity"},
+                    event_hooks={"response": [_refuse_encoded]},
+                )
             return self._client
 
     def _broken(self, error: Exception, lost: type[OffsetkeeperError], *, late: bool) -> OffsetkeeperError:
         text = f"{self._address}: {type(error).__name__}: {error}"
-        if late:
+        if late or isinstance(error, httpx.DecodingError):  # that is of this file
             return lost(text)
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             if "CERTIFICATE" in str(error):
@@ -270,9 +292,7 @@ class WebHdfs:
                 return Refused(f"{text}; give the certificates with ?ca_bundle=")
             hint = unspoken_hint(str(error))
             return StoreUnavailable(f"{self._address}: cannot connect: {type(error).__name__}: {error}{hint}")
-        if isinstance(error, httpx.TransportError | httpx.DecodingError) and not isinstance(
-            error, httpx.UnsupportedProtocol
-        ):
+        if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol):
             url, plain = error.request.url, self.host.startswith("webhdfs:")
             hint = spoken_hint(url.host, url.port or _HTTP, "write swebhdfs:// in the URL") if plain else ""
             return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s{hint}")
@@ -299,6 +319,12 @@ class WebHdfs:
 
 def _length(size: int | None) -> dict[str, str]:
     return {} if size is None else {"Content-Length": str(size)}
+
+
+def _refuse_encoded(answer: httpx.Response) -> None:
+    """Check that an answer is not compressed: none was asked for, and a few bytes may become any number."""
+    if "Content-Encoding" in answer.headers:
+        raise httpx.DecodingError("the answer is compressed, which was not asked for", request=answer.request)
 
 
 def _is_page(answer: httpx.Response) -> bool:

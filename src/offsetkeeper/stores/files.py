@@ -24,15 +24,23 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from offsetkeeper.clients.url import ClientUrl
 from offsetkeeper.core.codec import REMEDY, empty, entry_fields, read_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
-from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.outside import LARGEST_STORED, load_stored, reason, whole_text
+from offsetkeeper.core.model import Change, Entry, Snapshot, check_group
+from offsetkeeper.core.outside import LARGEST_STORED, load_stored, reason
 from offsetkeeper.core.store import not_changed, version_conflict
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
+from offsetkeeper.errors import (
+    CorruptStore,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    StoreUnavailable,
+)
 from offsetkeeper.stores.base import BaseStore
 
 log = logging.getLogger(__name__)
@@ -159,11 +167,8 @@ class FileStore(BaseStore):
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. On a server any folder with files counts, because reading each needs a request."""
-        folders = (
-            each for each in self._files.folders() if each[:1] not in {"", "."}
-        )  # in a bucket, a name may be empty
-        groups = (_group(folder) for folder in folders)
-        return sorted(group for group in groups if whole_text(group) == group)  # commands cannot name other groups
+        groups = (_group(folder) for folder in self._files.folders() if not folder.startswith("."))
+        return sorted(group for group in groups if _is_named(group))
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -292,6 +297,13 @@ def _folder(group: str) -> str:
 
 def _group(folder: str) -> str:
     return {"%2E": ".", "%25": "%"}.get(folder[:3], folder[:3]) + folder[3:]
+
+
+def _is_named(group: str) -> bool:
+    """Whether a group can have this name: others have made other folders."""
+    with suppress(SettingsError):
+        return bool(check_group(group))
+    return False
 
 
 def _parse(text: bytes, where: str) -> dict[str, Any]:
