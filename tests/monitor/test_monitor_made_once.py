@@ -78,3 +78,15 @@ def test_small_answers_are_kept_up_to_a_limit_too() -> None:
     _, answers, size = once._kept
     assert len(answers) == 100
     assert size > 100 * 1000
+
+
+def test_long_keys_count_too() -> None:
+    """While the store is away, a stranger gets an answer for each name."""
+
+    async def ask() -> None:
+        for number in range(200):
+            await once.of(("show", "\U0001f600" * 100_000, number), lambda _: Response())
+
+    once = MadeOnce(lambda: VIEWS[0], 100)
+    asyncio.run(ask())
+    assert len(once._kept[1]) < 100

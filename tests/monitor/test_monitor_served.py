@@ -189,6 +189,15 @@ def test_what_is_not_there_is_told(served: Served, path: str, code: int) -> None
     assert served.client.get(path).status_code == code
 
 
+@pytest.mark.parametrize("path", ["/api/show/", "/groups/"])
+def test_a_name_that_is_too_long_for_a_group_is_not_repeated(served: Served, path: str) -> None:
+    """Answers are kept for a while, and many would take all memory while the store is away."""
+    for name, repeated in [("x" * 249, True), ("x" * 250, False), ("\U0001f600" * 63, False)]:
+        answer = served.client.get(path + name)
+        assert answer.status_code == 404
+        assert (name in answer.text) is repeated
+
+
 def test_names_in_a_page_that_is_not_there_are_text_too(served: Served) -> None:
     page = Tags(served.client.get("/groups/%3Cimg%20src=x%20onerror=alert(1)%3E").text)
     assert "<img src=x onerror=alert(1)>" in page.text

@@ -41,6 +41,7 @@ _LISTENERS, _OF_ONE = 200, 50  # pages that listen: all, and those of one addres
 _HEARTBEAT_S = 15.0
 _HISTORY = 20  # entries, as the command `history` prints
 _LIMIT = re.compile("[0-9]{1,9}")  # of thousands of digits Python makes no number, and a key of them takes memory
+_LONGEST_NAME = 249  # bytes, as `check_group` allows; longer ones would fill memory while the store is away
 _WAITING = 700, 20, 700
 _PIECE = 65_536  # bytes; a client that reads nothing holds two
 _TURN = 4 * _PIECE  # bytes that are sent before others have their turn; asyncio logs the fifth write to who has gone
@@ -95,7 +96,7 @@ class Site:
         return await made.of(asked, lambda view: HTMLResponse(self._pages.groups(view, asked)))
 
     async def _group_page(self, request: Request) -> Response:
-        name, asked = request.path_params["group"], request.query_params
+        name, asked = self._named(request), request.query_params
         whole, shade = "all" in asked, shade_of(asked.get("shade", ""))
 
         def page(view: View) -> Response:
@@ -128,7 +129,7 @@ class Site:
 
     def _of_group(self, command: str, answer: Answer) -> Route:
         async def endpoint(request: Request) -> Response:
-            name, asked = request.path_params["group"], request.query_params.get("limit", "")
+            name, asked = self._named(request), request.query_params.get("limit", "")
             limit = int(asked) if _LIMIT.fullmatch(asked) else _HISTORY
 
             def fields(view: View) -> Response:
@@ -140,6 +141,13 @@ class Site:
             return await made.of((command, name, limit), fields)
 
         return Route(f"/api/{command}/{{group:path}}", endpoint)
+
+    def _named(self, request: Request) -> str:
+        """Return the group that a request names; HTTPException if no group has such a name."""
+        name: str = request.path_params["group"]
+        if len(name.encode("utf-8", "replace")) > _LONGEST_NAME and name not in self._poller.view.groups:
+            raise HTTPException(404, f"no group has a name of more than {_LONGEST_NAME} bytes")
+        return name
 
     async def _events(self, request: Request) -> Response:
         if request.method == "HEAD":  # its answer has no end, and sends nothing that tells whether the client is there

@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, Response
 from offsetkeeper.monitor.view import View
 
 _MOST_BYTES = 32_000_000
-_EACH_BYTES = 2_000  # of an answer besides its body
+_EACH_BYTES = 2_000  # of an answer besides its body and its key
+_CHARACTER = 4  # bytes, at most
 _BUSY = JSONResponse({"error": "too many requests wait already: try again"}, 503, {"retry-after": "5"})
 
 
@@ -50,7 +51,7 @@ class MadeOnce:
         view, answers, size = self._kept if self._kept[0] is newest else (newest, {}, 0)
         if key not in answers:
             answer = make(newest)
-            own = len(answer.body) + _EACH_BYTES
+            own = len(answer.body) + _CHARACTER * len(repr(key)) + _EACH_BYTES
             size += own
             if size > _MOST_BYTES:  # only the newest stays, however large: many may wait for it
                 answers, size = {}, own
