@@ -10,6 +10,7 @@ import gzip
 import json
 import logging
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from thriftpy2.transport import TBufferedTransport, TSocket
 
 from offsetkeeper.checkpoint.hdfs import open_hdfs
 from offsetkeeper.checkpoint.s3 import open_s3
+from offsetkeeper.clients import mysql
 from offsetkeeper.clients.mysql import read_url
 from offsetkeeper.clients.mysql_tls import connectable
 from offsetkeeper.core.tls import Tls
@@ -230,6 +232,36 @@ def test_after_rows_of_postgresql_that_cannot_be_read_a_change_may_be_made() -> 
         store.apply(CHANGE)
 
 
+def test_rows_of_postgresql_without_an_end_take_no_longer_than_the_timeout() -> None:
+    over = threading.Event()
+
+    class Endless(PostgreSQL):
+        def _serve(self, client: socket.socket) -> None:
+            threading.Thread(target=self._tell, args=(client.dup(),), daemon=True).start()
+            super()._serve(client)
+
+        def _tell(self, client: socket.socket) -> None:
+            with client, contextlib.suppress(OSError):
+                begun = asked.wait(10)
+                client.sendall(lengthy(b"1") + lengthy(b"2") + self._rows([(b"x",)]))
+                while begun and not over.wait(0.01):
+                    client.sendall(lengthy(b"D", b"\0\1\0\0\0\1x"))
+
+    asked = threading.Event()
+
+    def said(_: bytes) -> list[tuple[bytes, ...]]:
+        asked.set()
+        over.wait(20)
+        raise OSError
+
+    with Endless(said) as server, little():
+        store = open_store(f"postgresql://u@127.0.0.1:{server.port}/shop?schema=public&timeout=0.5&gssencmode=disable")
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            store.load("g")
+        over.set()
+        store.close()
+
+
 class Kept(deque[Any]):
     """The connections of a pool; it counts those that were ever given back."""
 
@@ -361,6 +393,36 @@ def test_a_mysql_that_asks_for_a_file_gets_none(answer: bytes) -> None:
         assert ("file" in str(told.value)) == answer.startswith(b"\xfb")
         store.close()
     assert b"root" not in b"".join(server.heard)
+
+
+@pytest.mark.parametrize("when", ["greeting", "login"])
+def test_a_packet_of_mysql_that_goes_on_and_on_is_given_up(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    monkeypatch.setattr(mysql, "_MOST", 1 << 20)
+
+    class Endless(Listener):
+        def _serve(self, client: socket.socket) -> None:
+            with client, contextlib.suppress(OSError):
+                if when == "login":
+                    client.sendall(len(GREETING).to_bytes(3, "little") + b"\0" + GREETING)
+                    client.recv(1 << 16)
+                number = 0 if when == "greeting" else 2
+                while True:
+                    client.sendall(b"\xff\xff\xff" + bytes([number % 256]) + bytes(0xFFFFFF))
+                    number += 1
+
+    with Endless(b"", more=True) as server, little():
+        store = open_store(f"mysql://u:p@127.0.0.1:{server.port}/shop?timeout=2")
+        with pytest.raises(StoreUnavailable, match="a packet has more than"):
+            store.load("g")
+        store.close()
+
+
+def test_a_greeting_of_mysql_that_makes_no_sense_says_so() -> None:
+    with Listener(b"\1\0\0\0\x0a", more=False) as server:
+        store = open_store(f"mysql://u:p@127.0.0.1:{server.port}/shop?timeout=2")
+        with pytest.raises(StoreUnavailable, match="makes no sense"):
+            store.load("g")
+        store.close()
 
 
 class Asking(Listener):

@@ -23,6 +23,8 @@ Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
 
 _LONGEST_CONNECT = 10.0
 _RESET = 0x1F  # COM_RESET_CONNECTION; the library has no name for it
+_MOST = 1 << 30  # bytes of a packet: the largest max_allowed_packet
+_PORT = "the port of MySQL (3306)"
 _MARGIN = 64  # bytes of a packet without its statements
 # SQL texts are written for this mode. Values are never cut to fit a column, nor is a table made by another engine.
 OURS = (
@@ -64,6 +66,7 @@ class Connection(_Connection):
     several = False
     packet = 1 << 20
     staged: tuple[str, ...] = ()
+    _left = _MOST
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 - the library's signature
         """Send a statement; NotAllowed if the connection is lent, and its transaction has ended."""
@@ -158,6 +161,18 @@ class Connection(_Connection):
                 CR.CR_MALFORMED_PACKET, "the server asked for a file, and got none"
             ) from error
 
+    def _read_packet(self, *kind: Any) -> Any:
+        self._left = _MOST
+        return super()._read_packet(*kind)  # type: ignore[no-untyped-call]
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        """Read a part of a packet. Each may say that another one follows."""
+        self._left -= num_bytes
+        if self._left < 0:
+            self._force_close()  # type: ignore[attr-defined]
+            raise pymysql.OperationalError(CR.CR_MALFORMED_PACKET, f"a packet has more than {_MOST} bytes")
+        return bytes(super()._read_bytes(num_bytes))  # type: ignore[misc]
+
     def _refuse_while_lent(self) -> None:
         if self.lent:
             raise NotAllowed(
@@ -209,7 +224,7 @@ class Connections(Pool[Connection]):
             raise
         except SENSELESS as error:
             connection.drop()
-            raise lost(senseless(self._address, error, "the port of MySQL (3306)")) from error
+            raise lost(senseless(self._address, error, _PORT)) from error
 
     def _open(self) -> Connection:
         # Count found rows, even if an update did not change them.
@@ -225,7 +240,9 @@ class Connections(Pool[Connection]):
             raise self._unconnected(error) from self._url.cause(error)
         except OffsetkeeperError:
             raise
-        except (OSError, RuntimeError, *SENSELESS) as error:  # libraries of an authentication method
+        except SENSELESS as error:
+            raise StoreUnavailable(senseless(self._address, error, _PORT)) from self._url.cause(error)
+        except (OSError, RuntimeError) as error:  # libraries of an authentication method
             raise Refused(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):

@@ -60,7 +60,7 @@ class Connection(psycopg.Connection[TupleRow]):
     lent = False
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """Wait as psycopg does, but check the deadline ten times a second. All that is sent is sent here.
+        """Wait as psycopg does, but check the deadline at least ten times a second. All that is sent is sent here.
 
         Raises:
             NotAllowed: the connection is lent, and its transaction has ended.
@@ -258,12 +258,12 @@ def _is_idle(connection: Connection) -> bool:
 
 
 def _until(waiting: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
-    """Continue a wait for the server until the connection's deadline."""
+    """Continue a wait for the server until the connection's deadline, also while an answer comes: it may never end."""
     try:
         wanted = next(waiting)
         while True:
             ready = yield wanted
-            late = not ready and environment.monotonic() > connection.deadline
+            late = environment.monotonic() > connection.deadline
             wanted = waiting.throw(psycopg.OperationalError("no answer in time")) if late else waiting.send(ready)
     except StopIteration as end:
         return cast("T", end.value)
