@@ -23,7 +23,7 @@ Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
 
 _LONGEST_CONNECT = 10.0
 _RESET = 0x1F  # COM_RESET_CONNECTION; the library has no name for it
-_MOST = 1 << 30  # bytes of a packet: the largest max_allowed_packet
+_MOST_BEFORE, _MOST = 1 << 20, 1 << 30  # bytes of a packet, before the login and after: the largest max_allowed_packet
 _PORT = "the port of MySQL (3306)"
 _MARGIN = 64  # bytes of a packet without its statements
 # SQL texts are written for this mode. Values are never cut to fit a column, nor is a table made by another engine.
@@ -59,14 +59,16 @@ class Connection(_Connection):
             further statement is sent: each would be stored at once.
         several: whether one request may have several statements.
         packet: the most bytes of a request.
+        most: the most bytes of a packet of an answer.
         staged: tables, quoted for SQL, that a transaction has read and that are not needed after its commit.
     """
 
     lent = False
     several = False
     packet = 1 << 20
+    most = _MOST_BEFORE
     staged: tuple[str, ...] = ()
-    _left = _MOST
+    _left = 0
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 - the library's signature
         """Send a statement; NotAllowed if the connection is lent, and its transaction has ended."""
@@ -162,7 +164,7 @@ class Connection(_Connection):
             ) from error
 
     def _read_packet(self, *kind: Any) -> Any:
-        self._left = _MOST
+        self._left = self.most
         return super()._read_packet(*kind)  # type: ignore[no-untyped-call]
 
     def _read_bytes(self, num_bytes: int) -> bytes:
@@ -170,7 +172,7 @@ class Connection(_Connection):
         self._left -= num_bytes
         if self._left < 0:
             self._force_close()  # type: ignore[attr-defined]
-            raise pymysql.OperationalError(CR.CR_MALFORMED_PACKET, f"a packet has more than {_MOST} bytes")
+            raise pymysql.OperationalError(CR.CR_MALFORMED_PACKET, f"a packet has more than {self.most} bytes")
         return bytes(super()._read_bytes(num_bytes))  # type: ignore[misc]
 
     def _refuse_while_lent(self) -> None:
@@ -236,6 +238,7 @@ class Connections(Pool[Connection]):
             connection.several = self._several
             connection.limit(self._timeout)
             connection.connect()
+            connection.most = _MOST
         except pymysql.Error as error:
             raise self._unconnected(error) from self._url.cause(error)
         except OffsetkeeperError:
