@@ -11,8 +11,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from offsetkeeper.engines.guard import CheckpointGuard
-from offsetkeeper.engines.match import OnMismatch
 from typer.testing import CliRunner
 
 from offsetkeeper import Pipeline, Policies
@@ -20,6 +18,8 @@ from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app, main
 from offsetkeeper.core.urls import scheme_of, shown_location, url_error
+from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
+from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster

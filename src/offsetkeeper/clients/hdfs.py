@@ -14,6 +14,7 @@ import httpx
 
 from offsetkeeper.clients.pool import SENSELESS, senseless
 from offsetkeeper.clients.url import ClientUrl, check_size
+from offsetkeeper.clients.web import open_client
 from offsetkeeper.core.outside import LARGEST_STORED, check_values
 from offsetkeeper.core.silence import silent
 from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
@@ -273,8 +274,8 @@ class WebHdfs:
         with self._lock:
             if self._client is None:
                 verify: Any = Tls("ca_bundle", ca=self._ca_bundle).context() if self._ca_bundle else True
-                self._client = httpx.Client(
-                    timeout=self._timeout,
+                self._client = open_client(
+                    self._timeout,
                     verify=verify,
                     headers={"Accept-Encoding": "identity"},
                     event_hooks={"response": [_refuse_encoded]},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -15,6 +17,7 @@ from offsetkeeper.clients import url as urls
 from offsetkeeper.clients.mysql_tls import IN_CLEAR, connectable, objection
 from offsetkeeper.clients.pool import SENSELESS, Lost, Pool, senseless
 from offsetkeeper.clients.tls import NAMES, SWITCHES, read_tls
+from offsetkeeper.core.patience import Patience, PatientFile
 from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
@@ -69,6 +72,7 @@ class Connection(_Connection):
     most = _MOST_BEFORE
     staged: tuple[str, ...] = ()
     _left = 0
+    _read_timeout: float | None = None
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 - the library's signature
         """Send a statement; NotAllowed if the connection is lent, and its transaction has ended."""
@@ -123,6 +127,20 @@ class Connection(_Connection):
     def limit(self, seconds: float | None) -> None:
         """Set the time limit of an answer."""
         self._read_timeout = self._write_timeout = seconds
+
+    @property
+    def _rfile(self) -> BufferedReader | None:
+        """What the library reads from; it sets it for each socket, and again for TLS."""
+        return self._answers
+
+    @_rfile.setter
+    def _rfile(self, file: BufferedReader | None) -> None:
+        self._patience = Patience(self._read_timeout or math.inf)
+        self._answers = file and BufferedReader(PatientFile(file.detach(), self._patience))
+
+    def _write_bytes(self, data: bytes) -> None:
+        self._patience.begin(self._read_timeout or math.inf)
+        super()._write_bytes(data)  # type: ignore[misc]
 
     def drop_staged(self) -> None:
         """Drop the tables in `staged`. This commits, so it must be outside a transaction.

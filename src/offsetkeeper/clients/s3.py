@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from io import BufferedReader
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -29,6 +31,7 @@ from botocore.exceptions import ConnectionError as ConnectionBroken
 
 from offsetkeeper.clients.pool import SENSELESS, senseless
 from offsetkeeper.clients.url import ClientUrl, check_size
+from offsetkeeper.core.patience import Patience, PatientFile
 from offsetkeeper.core.silence import silent
 from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.core.urls import redacted
@@ -97,6 +100,43 @@ class _Bounded:
         if _DECLARES.search(content.replace(b"\0", b"")):  # UTF-16 has them between
             raise HTTPClientError(error="the answer declares entities or attributes, and none of S3 does")
         return content
+
+
+class _Patient:
+    """A connection of botocore whose answers come in time; see `core.patience`."""
+
+    sock: Any
+
+    def connect(self) -> None:
+        super().connect()  # type: ignore[misc]  # botocore's
+        self.sock = _Socket(self.sock)
+
+    def _consume_headers(self, file: Any) -> None:
+        """Read headers before the answer. Botocore goes on for ever where the connection ends in them."""
+        while file.readline() not in {b"\r\n", b""}:
+            pass
+
+
+class _Socket:
+    """A socket, of which each file has one answer."""
+
+    def __init__(self, opened: Any) -> None:
+        self._socket = opened
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def makefile(self, mode: str, buffering: int = -1) -> Any:
+        """See the socket."""
+        seconds = self._socket.gettimeout()
+        file = PatientFile(self._socket.makefile(mode, 0), Patience(math.inf if seconds is None else seconds))
+        return BufferedReader(file) if buffering else file
+
+
+def _patient(pool: Any) -> Any:
+    """Return the kind of pool that has such connections."""
+    kind = pool.ConnectionCls
+    return type(pool.__name__, (pool,), {"ConnectionCls": type(kind.__name__, (_Patient, kind), {})})
 
 
 class Connection:
@@ -242,7 +282,10 @@ class Connection:
         if not given("ca_bundle"):
             self._check_bundle(session._session.get_config_variable("ca_bundle"))  # noqa: SLF001 - boto3 does not tell
         client = session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
-        client._endpoint.http_session = _Bounded(client._endpoint.http_session, self._address)  # noqa: SLF001 - it has no other limit
+        opened = client._endpoint.http_session  # noqa: SLF001 - it has no other limit
+        kinds = opened._pool_classes_by_scheme  # noqa: SLF001
+        kinds |= {scheme: _patient(kind) for scheme, kind in kinds.items()}
+        client._endpoint.http_session = _Bounded(opened, self._address)  # noqa: SLF001
         return client
 
     def _check_bundle(self, found: str | None) -> None:

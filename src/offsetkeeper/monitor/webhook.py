@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from offsetkeeper.clients.web import open_client
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.tls import Tls, may_be_objection
 from offsetkeeper.errors import OffsetkeeperError, SettingsError
@@ -80,7 +81,10 @@ class Webhook:
 
     def _post(self, notice: Notice) -> None:
         try:
-            with httpx.stream("POST", self._url, json=notice.as_dict(), timeout=self._timeout_s) as answer:
+            with (
+                open_client(self._timeout_s) as client,
+                client.stream("POST", self._url, json=notice.as_dict()) as answer,
+            ):
                 pass  # its content is not read: it may have no end
         except httpx.TransportError as error:
             why = self._objection() if may_be_objection(str(error)) else ""
