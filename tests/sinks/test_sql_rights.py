@@ -14,7 +14,7 @@ import pytest
 
 from fixtures.rights import rows, statements
 from fixtures.rights_suite import Lacking, RightsSuite, TryWithout
-from fixtures.rights_tasks import granted
+from fixtures.rights_tasks import granted, keeps, looks
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
@@ -32,6 +32,7 @@ ORDERS = TopicPartition("orders", 0)
 MARK = OutputMark(1, "token", "1".zfill(16))
 JOINED = "`Table` in the store's database, beside the store's rights"
 THERE = "store, tables are there"
+LOOKED_AT = "store, only looked at: `show`, `lag`, `history`, `groups`"
 
 
 class Shop(NamedTuple):
@@ -120,23 +121,6 @@ def stand(ledger: Ledger) -> None:
     ledger.place({ORDERS: Position(0)})
 
 
-def keeps(shop: Shop) -> None:
-    with closing(open_store(shop.store)) as store:
-        ledger = Ledger(store, "shop")
-        stand(ledger)
-        batch = ledger.batch([OffsetRange(*ORDERS, 0, 10)])
-        ledger.begin(batch)
-        ledger.commit(batch)
-        assert store.load("shop").positions[ORDERS].offset == 10
-
-
-def looks(shop: Shop) -> None:
-    with closing(open_store(shop.store)) as store:
-        assert store.load("shop").positions == {ORDERS: Position(0)}
-        assert store.groups() == ["shop"]
-        assert [entry.event for entry in store.history("shop")] == ["place", "acquire"]
-
-
 def joins(shop: Shop) -> None:
     with closing(open_store(shop.store)) as store:
         ledger = Ledger(store, "shop")
@@ -173,9 +157,9 @@ def frame(shop: Shop) -> Any:
 
 
 DOES: dict[str, Callable[[Shop], None]] = {
-    "store that makes its tables": keeps,
-    THERE: keeps,
-    "store, only looked at: `show`, `lag`, `history`, `groups`": looks,
+    "store that makes its tables": lambda shop: keeps(shop.store),
+    THERE: lambda shop: keeps(shop.store),
+    LOOKED_AT: lambda shop: looks(shop.store),
     JOINED: joins,
     "`Table` elsewhere": lands,
     "`Table` elsewhere, upsert": upserts,
@@ -229,9 +213,7 @@ class TestSQL(RightsSuite):
                     for statement in statements(heading):
                         database.ask(statement)
                 elif task != "store that makes its tables":
-                    with closing(open_store(database.owner)) as store:
-                        ledger = Ledger(store, "shop" if DOES[task] is looks else "other")
-                        stand(ledger)
+                    keeps(database.owner, group="shop" if task == LOOKED_AT else "other")
                 if "marks are there" in task:
                     owned = re.sub(r"\?.*", "", database.owner)
                     table = "ops.orders" if make is postgresql else "orders"
