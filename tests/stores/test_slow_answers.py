@@ -15,8 +15,6 @@ from typing import Any, Self
 import pytest
 
 from monitor.test_monitor_webhook import SECRET, notice
-from offsetkeeper.clients.s3 import OWN, Connection
-from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.patience import LEAST, Patience
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable
@@ -160,9 +158,8 @@ def test_a_byte_now_and_then_holds_no_client(held: str) -> None:
         store.close()
 
 
-@pytest.mark.parametrize("begun", [HEAD, BODY.replace(b"200 OK", b"503 Away")])
-def test_a_byte_now_and_then_holds_no_webhook(begun: bytes) -> None:
-    with SlowWeb({"POST": [begun + BEGUN]}) as server, soon(), pytest.raises(OffsetkeeperError, match=r"no answer|503"):
+def test_a_byte_now_and_then_holds_no_webhook() -> None:
+    with SlowWeb({"POST": [HEAD + BEGUN]}) as server, soon(), pytest.raises(OffsetkeeperError, match="no answer"):
         Webhook(f"http://127.0.0.1:{server.port}/{SECRET}", timeout_s=TIMEOUT_S)._post(notice(1))
 
 
@@ -185,11 +182,3 @@ def test_what_comes_steadily_may_take_longer_than_the_timeout_and_waits_in_betwe
             patience.read(read, 1)
         patience.begin(2.0)
         assert patience.read(read, 1)
-
-
-def test_a_connection_that_ends_before_the_answer_of_s3_does_not_hold_it() -> None:
-    with Listener(b"HTTP/1.1 100 Continue\r\n", more=False) as server, soon():
-        connection = Connection(read_url(S3.format(server.port), ("timeout",), OWN))
-        with pytest.raises(StoreUnavailable):
-            connection.put_new("k", b"x", StoreUnavailable)
-        connection.close()

@@ -18,8 +18,8 @@ from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import (
     Clip,
     DryRun,
-    Scope,
     Targets,
+    TopicOption,
     check_execute,
     only,
     parse_scope,
@@ -30,8 +30,7 @@ from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError, listed
-from offsetkeeper.operate.reset import Scope as ResetScope
-from offsetkeeper.operate.reset import plan_reset
+from offsetkeeper.operate.reset import Scope, plan_reset
 from offsetkeeper.operate.reset_plan import select
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
@@ -184,7 +183,7 @@ def seed(
         Path | None,
         typer.Option(help="CSV with lines topic,partition,offset. If it has several groups, --group selects one."),
     ] = None,
-    topic: Scope = None,
+    topic: TopicOption = None,
     source: Annotated[
         str, typer.Option(help="The source that reads the topics: its number in the query plan, or its name.")
     ] = "0",
@@ -225,7 +224,7 @@ def move(
     *,
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
-    topic: Scope = None,
+    topic: TopicOption = None,
     to_batch: Annotated[int | None, typer.Option(min=0, help="Move to the end of this batch.")] = None,
     targets: Targets,
     clip: Clip = False,
@@ -252,7 +251,7 @@ def move(
     positions = {tp: Position(at) for tp, at in found.next().positions.items()}
     with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
         snapshot = Snapshot("checkpoint", positions=positions)
-        made = plan_reset(snapshot, files.address, cluster, to, ResetScope(*parse_scope(topic or [])), clip=clip)
+        made = plan_reset(snapshot, files.address, cluster, to, Scope(*parse_scope(topic or [])), clip=clip)
     edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
     edit = replace(edit, notes=(*edit.notes, *made.clips))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)

@@ -9,7 +9,7 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute, Force, Reason, finish, signed
 from offsetkeeper.cli.output import say, say_json, say_table
-from offsetkeeper.cli.targets import Clip, DryRun, Scope, check_execute, parse_scope
+from offsetkeeper.cli.targets import Clip, DryRun, TopicOption, check_execute, parse_scope
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
@@ -26,7 +26,7 @@ def rewind(
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
-    topic: Scope = None,
+    topic: TopicOption = None,
     clip: Clip = False,
     execute: Execute = False,
     dry_run: DryRun = False,
@@ -55,7 +55,7 @@ def undo(
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
-    topic: Scope = None,
+    topic: TopicOption = None,
     clip: Clip = False,
     execute: Execute = False,
     dry_run: DryRun = False,

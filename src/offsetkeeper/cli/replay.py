@@ -15,7 +15,7 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table
-from offsetkeeper.cli.targets import Scope, parse_datetime, parse_scope
+from offsetkeeper.cli.targets import TopicOption, parse_datetime, parse_scope
 from offsetkeeper.core import environment
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
@@ -64,7 +64,7 @@ def replay(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     version: Version = None,
-    topic: Scope = None,
+    topic: TopicOption = None,
     from_offset: FromOffset = None,
     to_offset: ToOffset = None,
     from_datetime: FromDatetime = "",

@@ -16,8 +16,8 @@ from offsetkeeper.cli.output import complain, say, say_json, shown
 from offsetkeeper.cli.targets import (
     Clip,
     DryRun,
-    Scope,
     Targets,
+    TopicOption,
     check_execute,
     dump_csv,
     only,
@@ -29,8 +29,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
-from offsetkeeper.operate.reset import Scope as ResetScope
-from offsetkeeper.operate.reset import check_reset, known_history, plan_reset
+from offsetkeeper.operate.reset import Scope, check_reset, known_history, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
 
 Groups = Annotated[
@@ -46,7 +45,7 @@ def reset(
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
-    topic: Scope = None,
+    topic: TopicOption = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="Reset all topics of the group and the topics in offsetkeeper.toml.")
     ] = False,
@@ -95,7 +94,7 @@ def reset(
             ]
         else:
             topics |= set(chosen.topics) if all_topics and targets.from_file is None else set()
-            how, scope = partial(plan_reset, clip=clip), ResetScope(partitions, topics, all_topics)
+            how, scope = partial(plan_reset, clip=clip), Scope(partitions, topics, all_topics)
             made = [
                 how(each.load(), each.store.address, cluster, to[group], scope, history=known_history(each))
                 for group, each in ledgers.items()

@@ -27,7 +27,7 @@ _WITH_GROUP = 4  # cells
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _PARTITIONS = re.compile(r"([^:]+)(?::(\d{1,10}(?:,\d{1,10})*))?")
 
-Scope = Annotated[
+TopicOption = Annotated[
     list[str] | None,
     typer.Option("--topic", help="A whole topic, or some of its partitions as topic:0,1; may be repeated."),
 ]

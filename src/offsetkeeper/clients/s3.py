@@ -111,11 +111,6 @@ class _Patient:
         super().connect()  # type: ignore[misc]  # botocore's
         self.sock = _Socket(self.sock)
 
-    def _consume_headers(self, file: Any) -> None:
-        """Read headers before the answer. Botocore goes on for ever where the connection ends in them."""
-        while file.readline() not in {b"\r\n", b""}:
-            pass
-
 
 class _Socket:
     """A socket, of which each file has one answer."""

@@ -35,7 +35,7 @@ from offsetkeeper.errors import (
 from offsetkeeper.kafka.start_plan import led_since, whole
 from offsetkeeper.kafka.topic_ids import check_cluster
 from offsetkeeper.readers import ConnectorReader, task_error
-from offsetkeeper.sinks.once import Once, Written
+from offsetkeeper.sinks.once import Once, WriteResult
 from offsetkeeper.sinks.outputs import Frames
 
 if TYPE_CHECKING:
@@ -240,13 +240,13 @@ class Delivery:
         if not used:  # Spark keeps the state of a query only if its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
 
-    def _write_one(self, name: str, shown: Batch, frame: DataFrame, check: Callable[[], object]) -> Written:
+    def _write_one(self, name: str, shown: Batch, frame: DataFrame, check: Callable[[], object]) -> WriteResult:
         """Write a separate output."""
         way = self.outputs.ways.writers[name]
         if isinstance(way, Once):
             return way.write(frame, shown, self.outputs.landed_in(name), check)
         way.write(frame, shown)
-        return Written(used=True, target="")
+        return WriteResult(used=True, target="")
 
     def _commit(self, batch: Batch, finish: Callable[[Any], None], course: Course) -> None:
         if not self.outputs.ways.joiners:

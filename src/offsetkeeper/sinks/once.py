@@ -19,7 +19,7 @@ _NO_BATCH = Landed()
 _TRIES = 5  # a mark may change twice between a read and a write: an older run lands, a newer run drops
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """The result of a write.
 
     Attributes:
@@ -79,7 +79,7 @@ class Once:
 
     def write(
         self, frame: DataFrame, batch: Batch, landed: Landed = _NO_BATCH, check: Callable[[], object] = lambda: None
-    ) -> Written:
+    ) -> WriteResult:
         """Land the rows, unless the output already has the batch; see `Writer`. The ledger must have begun the batch.
 
         Args:
@@ -97,12 +97,12 @@ class Once:
         key = MarkKey(batch.group, self.output)
         seen = self._look(key)
         if self._has(seen, batch, landed):
-            return Written(used=False, target=seen.target)
+            return WriteResult(used=False, target=seen.target)
         staged = self.lander.stage(frame, batch)
         check()
         seen = self._look(key)
         if self._has(seen, batch, landed):
-            return Written(used=True, target=seen.target)
+            return WriteResult(used=True, target=seen.target)
         late = (check,) if self.lander.late else ()
         try:
             target = self.lander.land(key, seen, self._mark_of(batch, seen), staged, *late)
@@ -110,7 +110,7 @@ class Once:
             seen, target = self._look(key), None
             if not self._has(seen, batch, landed):
                 raise
-        return Written(used=True, target=seen.target if target is None else target)
+        return WriteResult(used=True, target=seen.target if target is None else target)
 
     def make_void(self, batch: Batch, landed: Landed = _NO_BATCH) -> Outcome:
         """Make sure that a given-up batch can never land; return its outcome, which is not ABSENT or PARTLY.

@@ -69,7 +69,7 @@ class ServerDatabase(Generic[C]):
             return work(connection)
 
 
-class Staged(Protocol):
+class StagingTable(Protocol):
     """A staging table, and how its rows get into the target.
 
     Attributes:
@@ -78,7 +78,7 @@ class Staged(Protocol):
 
     @property
     def prefix(self) -> str:
-        """See `Staged`."""
+        """See `StagingTable`."""
         ...
 
     def drop(self, connection: Any) -> None:
@@ -96,7 +96,7 @@ class Staged(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Staged)
+S = TypeVar("S", bound=StagingTable)
 
 
 class StagedTable(Generic[C, S]):
