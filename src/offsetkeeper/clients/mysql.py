@@ -73,6 +73,7 @@ class Connection(_Connection):
     staged: tuple[str, ...] = ()
     _left = 0
     _read_timeout: float | None = None
+    _answers: BufferedReader | None = None
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 - the library's signature
         """Send a statement; NotAllowed if the connection is lent, and its transaction has ended."""
