@@ -7,7 +7,9 @@ import re
 import pytest
 
 from docs.pages import ROOT
+from fixtures.rights_suite import RightsSuite
 from offsetkeeper.testing.conformance import LanderConformance
+from sinks.marks_suite import MarksSuite
 
 FULL = "sinks/test_disk_full.py::test_a_full_disk_is_told_and_nothing_is_written"
 SUITES = {
@@ -95,8 +97,8 @@ TESTS = {
         "MySQL": "sinks/test_sql_rights.py::test_without_a_right_of_the_page_it_is_told",
         "Topic": "sinks/test_topic_faults.py::test_a_user_without_permissions_is_told_which_are_missing",
         "Files": "sinks/test_files.py::test_a_folder_that_cannot_be_written_is_refused",
-        "DeltaTable": "sinks/test_delta_rights.py::test_without_an_action_of_the_page_it_is_told",
-        "Cassandra": "sinks/test_cassandra_rights.py::test_without_a_permission_of_the_page_it_is_told",
+        "DeltaTable": "sinks/test_delta_rights.py::test_without_a_right_of_the_page_it_is_told",
+        "Cassandra": "sinks/test_cassandra_rights.py::test_without_a_right_of_the_page_it_is_told",
     },
     "the disk is full": dict.fromkeys(
         ("SQLite", "Files", "DeltaTable"), "sinks/test_disk_full.py::test_a_full_disk_is_told_and_nothing_is_written"
@@ -125,5 +127,8 @@ def test_the_page_has_what_is_tested() -> None:
 def test_the_test_is_there(test: str) -> None:
     path, name = test.split("::")
     text = (ROOT / "tests" / path).read_text("utf-8")
-    inherited = hasattr(LanderConformance, name) and "(LanderConformance)" in text and f"{name} = None" not in text
-    assert f"def {name}" in text or inherited
+    inherited = any(
+        f"({suite.__name__})" in text and any(each.startswith(name) for each in vars(suite))
+        for suite in (LanderConformance, MarksSuite, RightsSuite)
+    )
+    assert f"def {name}" in text or (inherited and f"{name} = None" not in text)
