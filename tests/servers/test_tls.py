@@ -27,6 +27,7 @@ from fixtures.certificates import ELSEWHERE, Certificates, Pair
 from fixtures.tls_gate import TlsGate, after_postgresql_asks, at_once
 from offsetkeeper.clients.mysql import read_url
 from offsetkeeper.clients.postgresql import read_url as read_postgresql
+from offsetkeeper.clients.postgresql_tls import check_files
 from offsetkeeper.clients.tls import read_tls
 from offsetkeeper.errors import Refused, SettingsError, SinkError, StoreUnavailable
 from offsetkeeper.sinks.cassandra.url import read_place
@@ -399,6 +400,27 @@ def test_what_is_wrong_with_a_file_of_authorities_is_told(client: Client, certif
     assert re.match(f"{client.ca}{MISSING}", _wrong_file(client, {client.ca: "/nowhere"}))
     key = str(certificates.right.key)
     assert f"{client.ca}={key} has no certificate in PEM" in _wrong_file(client, {client.ca: key})
+
+
+def test_a_key_that_libpq_finds_by_itself_is_looked_at_too(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No setting names it; for its password libpq would ask the terminal."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".postgresql"
+    folder.mkdir()
+    shutil.copy(certificates.client.certificate, folder / "postgresql.crt")
+    shutil.copy(certificates.encrypted(certificates.client, PASSWORD), folder / "postgresql.key")
+
+    def check(query: str) -> None:
+        check_files(read_postgresql(f"postgresql://u@127.0.0.1:1/shop{query}")[1])
+
+    with pytest.raises(SettingsError, match=r"postgresql\.key is encrypted: give its password as sslpassword$"):
+        check("")
+    for query in (f"?sslpassword={PASSWORD}", "?sslcertmode=disable", "?sslmode=disable"):
+        check(query)
+    (folder / "postgresql.crt").unlink()  # then libpq shows none
+    check("")
 
 
 @pytest.mark.parametrize("client", [each for each in CLIENTS.values() if each.own[0]], ids=lambda each: each.server)

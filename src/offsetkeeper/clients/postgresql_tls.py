@@ -53,7 +53,7 @@ def objection(libpq: Mapping[str, object]) -> str:
 def _tls(libpq: Mapping[str, object]) -> Tls:
     ca, cert, key = (_given(libpq, name) for name in ("sslrootcert", "sslcert", "sslkey"))
     mode = _mode(libpq)
-    if cert or key:
+    if cert or key or _finds_own(libpq):
         cert, key = cert or _default("crt"), key or _default("key")
     return Tls(
         "sslrootcert",
@@ -66,6 +66,12 @@ def _tls(libpq: Mapping[str, object]) -> Tls:
         verify=mode.startswith("verify") or (mode == "require" and bool(ca)),
         identity=mode == "verify-full",
     )
+
+
+def _finds_own(libpq: Mapping[str, object]) -> bool:
+    """Whether libpq shows a certificate that no setting names."""
+    there = all(Path(_default(kind)).is_file() for kind in ("crt", "key"))
+    return there and _given(libpq, "sslcertmode") != "disable"
 
 
 def _given(libpq: Mapping[str, object], name: str) -> str:
