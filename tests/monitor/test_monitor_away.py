@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.formatting import clock
 from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.operate.status import Status
+from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.proxy import TcpProxy
@@ -52,6 +54,25 @@ def test_a_store_that_is_away_is_said_and_comes_back(
             assert server.metrics()['kafka_consumergroup_group_sum_lag{group="shop"}'] == 3
         assert server.output.count("the store is away") == server.output.count("the store answers again") == 1
         assert "postgres@" not in server.output
+
+
+def test_a_store_whose_folder_is_a_fifo_is_said_and_comes_back(kafka_server: KafkaServer, tmp_path: Path) -> None:
+    """To open a FIFO may wait for ever, and a poll that waits says nothing."""
+    root, aside = tmp_path / "store", tmp_path / "aside"
+    FolderStore(f"file://{root}").init()
+    with Scene(kafka_server, f"file://{root}") as scene:
+        scene.group("shop", scene.topic(1, 5), [2])
+    with Served(f"file://{root}", kafka_server.bootstrap) as server:
+        assert up(server, "store") == 1
+        root.rename(aside)
+        os.mkfifo(root)
+        wait_until(lambda: up(server, "store") == 0, "the store is away", LIMIT_S)
+        assert "shop" in server.text("/")  # as it was last seen
+        assert server.client.get("/healthz").status_code == 200
+        root.unlink()
+        aside.rename(root)
+        wait_until(lambda: up(server, "store") == 1, "the store is back", LIMIT_S)
+        assert server.metrics()['kafka_consumergroup_group_sum_lag{group="shop"}'] == 3
 
 
 def test_kafka_that_is_away_is_said_while_the_store_is_shown(scene: Scene) -> None:
