@@ -206,7 +206,7 @@ class Connections(Pool[Connection]):
     """Connections of one store, kept unless they are broken or still in a transaction.
 
     `lend` raises StoreUnavailable if the server cannot be reached, and Refused if it refuses the user, the
-    password or the dataurls.
+    password or the database.
 
     Args:
         url: URL of the store; its timeout is for one answer.

@@ -229,6 +229,10 @@ def latest(first: Snapshot, second: Snapshot) -> Snapshot:
     return second if went_on and kept else first
 
 
+LONGEST_GROUP = 249
+"""The most bytes in UTF-8 of the name of a consumer group; topics have the same limit."""
+
+
 def check_group(name: str) -> str:
     """Return `name` if it can name a consumer group in every store, as a key, a column, a file and a path.
 
@@ -237,7 +241,7 @@ def check_group(name: str) -> str:
             has a slash, a colon or a character that cannot be printed.
     """
     fits = isinstance(name, str) and name.isprintable() and name == name.strip() and name not in {"", ".", ".."}
-    if not fits or not _SEPARATORS.isdisjoint(name) or len(name.encode()) > 249:  # noqa: PLR2004 - as for topics
+    if not fits or not _SEPARATORS.isdisjoint(name) or len(name.encode()) > LONGEST_GROUP:
         raise SettingsError(
             f"{name!r} is not a group name: use 1 to 249 printable characters (bytes in UTF-8) without slash and "
             "colon, no space at either end, and not '.' or '..'"

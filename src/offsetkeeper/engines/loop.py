@@ -156,10 +156,10 @@ class Loop:
         self._decided(guard)  # before the acquire, so that a refused start fences no run
         self.ledger.acquire(reason="start")
         with self._giving_back():
-            fate, plan, given = self._decided(guard)
+            fate, query, plan, given = self._decided(guard)
             stood, began = self.ledger.snapshot.positions, environment.monotonic()
             self.batches.take_over(fate)
-            finished = self.batches.settle(fate, None if guard is None else guard.query())
+            finished = self.batches.settle(fate, query)
             if finished is not None:
                 self._done(finished, began, plan.unread)
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
@@ -172,22 +172,23 @@ class Loop:
             self.ledger.place(places, reason="plan", given=given_now, cuts=plan.cuts, mirror=plan.mirror)
         return plan
 
-    def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan, Offsets]:
-        """Return the fate of the pending batch, the plan for after it, and the offsets by hand that it sets.
+    def _decided(self, guard: Guard | None) -> tuple[Fate | None, str | None, Plan, Offsets]:
+        """Return the fate of the pending batch, the id of the query, the plan for after it, and the offsets it sets.
 
         It raises the error that forbids a start.
         """
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
         queries = self.ledger.snapshot.queries
         again, given = self._given(guard)
-        fate = self.batches.fate(None if guard is None else guard.query(), given.keys())
+        query = None if guard is None else guard.query()
+        fate = self.batches.fate(query, given.keys())
         if pending is not None and fate in {Fate.FINISH, Fate.COUNT}:
             positions, queries = after(pending, positions), counted_after(pending, queries)
         found = replace(self.ledger.snapshot, positions=positions, given=again)
         plan = self._plan(found, given).check()
         if guard is not None:
             guard.check(plan, {**positions, **plan.places}, queries, pending if fate is Fate.WAIT else None)
-        return fate, plan, given
+        return fate, query, plan, given
 
     def _given(self, guard: Guard | None) -> tuple[str, Offsets]:
         """Return the digest of the offsets if an earlier start had them too, and the offsets that this start sets."""

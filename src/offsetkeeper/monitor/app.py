@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from offsetkeeper.core.model import LONGEST_GROUP
 from offsetkeeper.monitor.access import HEADERS, counted_as, knows_host, refused_body
 from offsetkeeper.monitor.cells import shade_of
 from offsetkeeper.monitor.listing import Asked
@@ -41,7 +42,6 @@ _LISTENERS, _OF_ONE = 200, 50  # pages that listen: all, and those of one addres
 _HEARTBEAT_S = 15.0
 _HISTORY = 20  # entries, as the command `history` prints
 _LIMIT = re.compile("[0-9]{1,9}")  # of thousands of digits Python makes no number, and a key of them takes memory
-_LONGEST_NAME = 249  # bytes, as `check_group` allows; longer ones would fill memory while the store is away
 _WAITING = 700, 20, 700
 _PIECE = 65_536  # bytes; a client that reads nothing holds two
 _TURN = 4 * _PIECE  # bytes that are sent before others have their turn; asyncio logs the fifth write to who has gone
@@ -143,10 +143,13 @@ class Site:
         return Route(f"/api/{command}/{{group:path}}", endpoint)
 
     def _named(self, request: Request) -> str:
-        """Return the group that a request names; HTTPException if no group has such a name."""
+        """Return the group that a request names; HTTPException if no group has such a name.
+
+        Longer names would fill memory while the store is away.
+        """
         name: str = request.path_params["group"]
-        if len(name.encode("utf-8", "replace")) > _LONGEST_NAME and name not in self._poller.view.groups:
-            raise HTTPException(404, f"no group has a name of more than {_LONGEST_NAME} bytes")
+        if len(name.encode("utf-8", "replace")) > LONGEST_GROUP and name not in self._poller.view.groups:
+            raise HTTPException(404, f"no group has a name of more than {LONGEST_GROUP} bytes")
         return name
 
     async def _events(self, request: Request) -> Response:

@@ -14,7 +14,7 @@ from offsetkeeper.clients.pool import Pool
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import SinkError
+from offsetkeeper.errors import SinkError, StoreUnavailable
 from offsetkeeper.sinks.staging import asked, copied, staging_prefix
 from offsetkeeper.sinks.table import Target
 
@@ -57,7 +57,19 @@ class ServerDatabase(Generic[C]):
         return asked(lambda: self._run(work))
 
     def transaction(self, work: Callable[[C], None]) -> None:
-        """See `sinks.marks.Database`."""
+        """Do `work` in a transaction, and return when it is durable.
+
+        Raises:
+            SinkError: nothing was written.
+            OutcomeUnknown: the reply to the commit was lost.
+        """
+        try:
+            with self._connections.lend() as connection:
+                self._transact(connection, work)
+        except StoreUnavailable as error:
+            raise SinkError(str(error)) from error
+
+    def _transact(self, connection: C, work: Callable[[C], None]) -> None:
         raise NotImplementedError
 
     def request(self, connection: C) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from offsetkeeper.clients.mysql import Connection, Connections, read_url
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.sinks.staged_table import ServerDatabase
 
 # All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text.
@@ -60,17 +60,6 @@ class MySQLDatabase(ServerDatabase[Connection]):
         connections = Connections(read, library, partial(_prepare, self._timeout), several=True)
         super().__init__(read.address, executors, connections)
 
-    def transaction(self, work: Callable[[Connection], None]) -> None:
-        """Do `work` in a transaction of a separate connection, and return when it is durable."""
-        try:
-            with self._connections.lend() as connection:
-                try:
-                    self._transact(connection, work)
-                finally:
-                    connection.drop()
-        except StoreUnavailable as error:
-            raise SinkError(str(error)) from error
-
     @contextmanager
     def request(self, connection: Connection) -> Iterator[None]:
         """Limit the time of each answer in the block, and translate errors."""
@@ -79,16 +68,19 @@ class MySQLDatabase(ServerDatabase[Connection]):
             yield
 
     def _transact(self, connection: Connection, work: Callable[[Connection], None]) -> None:
-        with self.request(connection):
-            # A driver that stalls here holds its locks only as long as another run waits for them.
-            connection.execute(f"SET SESSION wait_timeout = {max(1, int(self._timeout))}")
-            connection.begin()
-        work(connection)
-        connection.limit(self._timeout)
-        with self._connections.request(connection, OutcomeUnknown):
-            connection.commit()
-        with suppress(OffsetkeeperError), self.request(connection):  # harmless: all is committed
-            connection.drop_staged()
+        try:
+            with self.request(connection):
+                # A driver that stalls here holds its locks only as long as another run waits for them.
+                connection.execute(f"SET SESSION wait_timeout = {max(1, int(self._timeout))}")
+                connection.begin()
+            work(connection)
+            connection.limit(self._timeout)
+            with self._connections.request(connection, OutcomeUnknown):
+                connection.commit()
+            with suppress(OffsetkeeperError), self.request(connection):  # harmless: all is committed
+                connection.drop_staged()
+        finally:
+            connection.drop()  # its session has a setting of this transaction
 
 
 def _prepare(timeout: float, connection: Connection) -> None:

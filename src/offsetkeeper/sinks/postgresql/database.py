@@ -9,7 +9,7 @@ from psycopg import sql
 
 from offsetkeeper.clients.postgresql import Connection, Connections, read_url
 from offsetkeeper.clients.postgresql_server import DURABLE
-from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.errors import OutcomeUnknown, SinkError
 from offsetkeeper.sinks.staged_table import ServerDatabase
 
 # Executors may copy for any time, but notice within half a minute that the server is gone.
@@ -36,23 +36,13 @@ class PostgreSQLDatabase(ServerDatabase[Connection]):
         super().__init__(read.address, executors, Connections(read, libpq, lambda _: None))
         self._begin = _BEGIN.format(sql.Literal(max(1, int(read.settings.timeout * 1000))))
 
-    def transaction(self, work: Callable[[Connection], None]) -> None:
-        """Do `work` in a transaction, and return when it is durable.
-
-        Raises:
-            SinkError: nothing was written.
-            OutcomeUnknown: the reply to the commit was lost.
-        """
-        try:
-            with self._connections.lend() as connection:
-                with self.request(connection):
-                    connection.execute(self._begin)
-                work(connection)
-                with self._connections.request(connection, OutcomeUnknown, SinkError):
-                    connection.execute("commit")
-        except StoreUnavailable as error:
-            raise SinkError(str(error)) from error
-
     def request(self, connection: Connection) -> AbstractContextManager[None]:
         """See `sinks.marks.Database`."""
         return self._connections.request(connection)
+
+    def _transact(self, connection: Connection, work: Callable[[Connection], None]) -> None:
+        with self.request(connection):
+            connection.execute(self._begin)
+        work(connection)
+        with self._connections.request(connection, OutcomeUnknown, SinkError):
+            connection.execute("commit")
