@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from fixtures.guarded import BEARER
-from offsetkeeper.errors import SettingsError, SinkError, StoreUnavailable, TokenUnavailable
+from offsetkeeper.errors import NotAuthorized, SettingsError, SinkError, StoreUnavailable, TokenUnavailable
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.kafka.clients import redact
+from offsetkeeper.kafka.clients import Admin, library, redact
 from offsetkeeper.kafka.own_settings import worker_modules
 from offsetkeeper.kafka.tokens import TokenProvider
 from offsetkeeper.kafka.transactions import Slot
 from offsetkeeper.sinks import Topic
 from offsetkeeper.stores import open_store
+from offsetkeeper.testing.server import wait_until
 
 HERE = __name__
 SECRET = "correct-horse-battery"
@@ -140,6 +142,22 @@ def test_while_a_token_lasts_a_provider_may_fail(
     with pytest.raises(TokenUnavailable):
         provider("")
     assert isinstance(provider.failure, TokenUnavailable)
+
+
+def test_a_request_that_the_token_s_end_interrupts_names_the_provider_that_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request has an error of its own then, which only says that the login failed."""
+    kafka = library()
+    text = "Failed while waiting for response from broker: Local: Authentication failure"
+    lost: Future[Any] = Future()
+    lost.set_exception(kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._AUTHENTICATION, text)))  # noqa: SLF001 - librdkafka's name
+    returns(monkeypatch, ("short", time.time() + 2))
+    admin = Admin("localhost:1", options(), 20)
+    returns(monkeypatch, RuntimeError(SECRET))
+    wait_until(lambda: "raised RuntimeError" in caplog.text, "the client has asked for its next token", 20)
+    with pytest.raises(NotAuthorized, match=f"the token provider {HERE}:given raised RuntimeError"):
+        admin.gather(["orders"], lambda keys, _: dict.fromkeys(keys, lost), "topic {}")
 
 
 def test_a_store_and_a_sink_without_a_token_have_surely_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,7 @@ def open_client(
     settings: Mapping[str, Any] = NO_OPTIONS,
     report: Callable[[Any], None] | None = None,
     make: Callable[[dict[str, Any]], Any] | None = None,
+    provider: TokenProvider | None = None,
 ) -> Any:
     """Return a client of librdkafka.
 
@@ -161,6 +162,7 @@ def open_client(
             client itself logs nothing: with a Python logger, clients of librdkafka 2.16 now and then hang for ever, or
             crash the process, when their broker ends.
         make: makes the client of librdkafka's settings, where it is not confluent-kafka's own class.
+        provider: see `token_provider`; without one, one is made of the options.
 
     Raises:
         SettingsError: librdkafka does not take the options, for example because a file is missing here.
@@ -170,7 +172,7 @@ def open_client(
     kafka = library()
     config: dict[str, Any] = {"log_level": "0", **_USUAL.get(kind, {}), **librdkafka_options(options), **settings}
     config["bootstrap.servers"] = brokers
-    provider = TokenProvider(options) if TOKEN_PROVIDER in options else None
+    provider = provider or token_provider(options)
     if provider is not None:
         config["oauth_cb"] = provider
     if report is not None:
@@ -190,6 +192,15 @@ def open_client(
         raise SettingsError(
             "librdkafka refuses the Kafka options: one has a character that it cannot take, such as a NUL"
         ) from None
+
+
+def token_provider(options: Mapping[str, str]) -> TokenProvider | None:
+    """Return the provider of the tokens of a client with these options; None if they name none.
+
+    Raises:
+        SettingsError, TokenUnavailable: see `TokenProvider`.
+    """
+    return TokenProvider(options) if TOKEN_PROVIDER in options else None
 
 
 def open_producer(
@@ -239,12 +250,18 @@ def _logged(
         if why := objection(error.str(), options, objections):  # while one broker is accepted, it may have the answer
             code = LOGIN_FAILED if is_hopeless(brokers, objections) else error.name()
             error = library().KafkaError(getattr(library().KafkaError, code), why)
-        if provider is not None and provider.failure is not None and error.name() == LOGIN_FAILED:
-            error = library().KafkaError(error.code(), str(provider.failure))  # its own text only says that one raised
+        error = _with_cause(error, provider)
         log.error("%s", redact(error.str(), options))
         report(error)
 
     return log_and_report
+
+
+def _with_cause(error: Any, provider: TokenProvider | None) -> Any:
+    """Return an error; if a client had no valid token, its text is that of the provider's failure."""
+    if provider is None or provider.failure is None or error.name() != LOGIN_FAILED:
+        return error
+    return library().KafkaError(error.code(), str(provider.failure))
 
 
 class Admin:
@@ -262,7 +279,9 @@ class Admin:
     def __init__(self, brokers: str, options: Mapping[str, str], timeout_s: float) -> None:
         self._brokers, self._options, self._timeout_s = brokers, options, timeout_s
         self._reports: deque[Any] = deque(maxlen=100)
-        self.client = open_client("AdminClient", brokers, options, report=self._reports.append)
+        self._provider = token_provider(options)
+        report = self._reports.append
+        self.client = open_client("AdminClient", brokers, options, report=report, provider=self._provider)
         self._cluster_id: tuple[str | None] | None = None
 
     def cluster_id(self, topic: str) -> str | None:
@@ -395,6 +414,7 @@ class Admin:
                         raise self._failure(report, "the connection")
 
     def _failure(self, error: Any, what: str, verdict: CodeVerdict | None = None) -> BrokerError:
+        error = _with_cause(error, self._provider)
         reports = [report.str() for report in self._reports if report.name() != NO_REASON]
         reports.sort(key=lambda text: text.rfind("?"))  # the newest that says what may be wrong comes last
         text = "; ".join(dict.fromkeys([error.str(), *reports[-1:]]))
