@@ -151,7 +151,7 @@ def test_a_request_that_the_token_s_end_interrupts_names_the_provider_that_faile
     kafka = library()
     text = "Failed while waiting for response from broker: Local: Authentication failure"
     lost: Future[Any] = Future()
-    lost.set_exception(kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._AUTHENTICATION, text)))  # noqa: SLF001 - librdkafka's name
+    lost.set_exception(kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._AUTHENTICATION, text)))
     returns(monkeypatch, ("short", time.time() + 2))
     admin = Admin("localhost:1", options(), 20)
     returns(monkeypatch, RuntimeError(SECRET))
