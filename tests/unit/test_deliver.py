@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from offsetkeeper.core import topics
+from offsetkeeper.core import environment, topics
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
@@ -23,7 +23,15 @@ from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.settings import Pace, Run
 from offsetkeeper.engines.stop import Stop
-from offsetkeeper.errors import BrokerUnavailable, ComputedAgain, Fenced, MarkMoved, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import (
+    BrokerUnavailable,
+    ComputedAgain,
+    Fenced,
+    MarkMoved,
+    OutcomeUnknown,
+    SinkError,
+    StoreUnavailable,
+)
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import Outputs
 from offsetkeeper.stores.memory import MemoryStore
@@ -61,10 +69,11 @@ class Topics:
 
 
 class Restless(Stop):
-    """Waits for nothing."""
+    """Waits by the clock of the process, which no signal ends."""
 
     def wait(self, seconds: float) -> None:
-        """Return at once."""
+        """Let the clock go on."""
+        environment.wait(seconds)
 
 
 class Scene:
@@ -115,7 +124,8 @@ class Scene:
 
     def deliver(self) -> bool:
         """Deliver the batch."""
-        return self.delivery.deliver(self.batch, self._records)
+        with no_waiting():
+            return self.delivery.deliver(self.batch, self._records)
 
     def events(self) -> list[str]:
         """Return the history, oldest first, without the start."""
@@ -235,15 +245,39 @@ def test_at_most_once_a_run_that_was_taken_over_while_it_committed_writes_nothin
     assert scene.calls == []
 
 
-def test_an_unknown_outcome_of_an_output_spends_an_attempt_of_the_output() -> None:
-    def unknown() -> None:
-        raise OutcomeUnknown("the table's commit was cut off")
+def cut_off() -> None:
+    raise OutcomeUnknown("the table's commit was cut off")
 
-    scene = Scene("one", attempts=2)
-    scene.failing["one"] = [unknown, unknown]
-    with pytest.raises(OutcomeUnknown):
-        scene.deliver()
-    assert scene.calls == ["one", "one"]
+
+def restarts() -> None:
+    raise SinkError("the database restarts")
+
+
+def wrong() -> None:
+    raise ValueError("a wrong value")
+
+
+@pytest.mark.parametrize("failing", [restarts, cut_off])
+def test_an_output_that_is_away_is_waited_for_and_costs_no_attempt(failing: Callable[[], None]) -> None:
+    """The history says since when, once; and between two tries the store is asked who has the group."""
+    scene = Scene("one", attempts=2, retry_timeout_s=60)
+    scene.failing["one"] = [failing] * 8 + [wrong, failing]
+    assert scene.deliver()
+    assert scene.calls == ["one"] * 11
+    told = [entry for entry in scene.ledger.history() if entry.event == "wait"]
+    assert [entry.reason.startswith(f"batch {scene.batch.id}: its output is away since ") for entry in told] == [True]
+
+
+@pytest.mark.parametrize("failing", [restarts, cut_off])
+def test_an_output_that_stays_away_ends_the_run_after_the_timeout(failing: Callable[[], None]) -> None:
+    """With its own error. Every attempt is tried, however short the timeout is."""
+    for timeout_s, tries in ((0, 2), (60, 11)):
+        scene = Scene("one", attempts=2, retry_timeout_s=timeout_s)
+        scene.failing["one"] = [failing] * 99
+        with pytest.raises((SinkError, OutcomeUnknown)) as told:
+            scene.deliver()
+        assert scene.calls == ["one"] * tries
+        assert "its output is away since" in told.value.__notes__[0]
 
 
 class Marked(Output):

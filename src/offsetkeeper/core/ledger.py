@@ -213,6 +213,17 @@ class Ledger:
         self._check_next(batch)
         self._apply(rules.Written(output, target), f"output {output} is written")
 
+    def note_waiting(self, reason: str) -> None:
+        """Record in the history that this run waits for an output that is away.
+
+        Args:
+            reason: which output, since when and why.
+
+        Raises:
+            Fenced: see `rules`.
+        """
+        self._apply(rules.Wait(), reason)
+
     def confirm(self, batch: Batch) -> bool:
         """Ask the store whether this run still owns the group, before an output is written again.
 

@@ -153,7 +153,7 @@ class Entry:
 
     Attributes:
         version: version of the ledger after the change.
-        event: acquire, release, place, begin, mark, commit, abandon, settle, rewind, forget, adopt or copy.
+        event: acquire, release, place, begin, mark, wait, commit, abandon, settle, rewind, forget, adopt or copy.
         change_id: random id, unique to the change.
         at_ms: milliseconds since 1970, by the clock of the process that made the change.
         actor: host and process that made it.

@@ -7,7 +7,7 @@ A group's ledger is in one of six states, seen from the process that asks:
     MINE    the process that asks         yes (PENDING)
     TAKEN   another run
 
-and only eleven events change it. Each cell of the table says what the event does in that state:
+and only twelve events change it. Each cell of the table says what the event does in that state:
 
     event     FREE            MINE idle   MINE pending          TAKEN
     acquire   take            take        take                  take: the owner before is fenced
@@ -15,6 +15,7 @@ and only eleven events change it. Each cell of the table says what the event doe
     place     -               place       place other parts     fenced
     begin     -               begin       take over             fenced
     written   -               -           note an output        fenced
+    wait      -               tell        tell                  fenced
     commit    -               advance     advance pending       fenced
     abandon   -               -           drop                  fenced
     settle    -               settle      -                     fenced
@@ -139,6 +140,11 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A run waits for an output that is away. Only the history says it: the reason of its entry has since when."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Record that these ranges are processed; if a batch is pending, they must be its ranges, and `query` its query.
 
@@ -211,7 +217,7 @@ class Forget:
     force: bool = False
 
 
-Event = Acquire | Release | Place | Begin | Written | Commit | Abandon | Settle | Rewind | Forget | Adopt
+Event = Acquire | Release | Place | Begin | Written | Wait | Commit | Abandon | Settle | Rewind | Forget | Adopt
 
 
 def event_name(event: type[Event]) -> str:
@@ -538,6 +544,10 @@ def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
     return _Outcome(after, ranges=event.ranges, token=batch.token, having=Having.MAYBE)
 
 
+def _wait(snapshot: Snapshot, _: Wait) -> _Outcome:
+    return _Outcome(snapshot)
+
+
 def _written(snapshot: Snapshot, event: Written) -> _Outcome:
     pending = snapshot.pending
     began = {*pending.program.outputs} if pending is not None and pending.program is not None else set[str]()
@@ -691,6 +701,8 @@ TABLE: Mapping[tuple[type[Event], Holder, bool], Rule] = MappingProxyType(
         (Begin, Holder.MINE, _IDLE): _begin,
         (Begin, Holder.MINE, _PENDING): _take_over,
         (Written, Holder.MINE, _PENDING): _written,
+        (Wait, Holder.MINE, _IDLE): _wait,
+        (Wait, Holder.MINE, _PENDING): _wait,
         (Commit, Holder.MINE, _IDLE): _commit,
         (Commit, Holder.MINE, _PENDING): _commit_pending,
         (Abandon, Holder.MINE, _PENDING): _abandon,

@@ -14,7 +14,7 @@ from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import topics_of
-from offsetkeeper.engines.failures import Course
+from offsetkeeper.engines.failures import Course, Failure
 from offsetkeeper.engines.outputs import RunOutputs
 from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.engines.settings import Run
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 range_log = logging.getLogger("offsetkeeper.ranges")
 _HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore)
+
+_TOLD = 2  # the failure in a row after which the history says that an output is away: one may be a lost connection
 
 
 @dataclass(slots=True)
@@ -89,6 +91,9 @@ class Delivery:
     ) -> bool:
         """Write and commit the batch. After a failure try again, as often as the pace allows.
 
+        An output that is away is waited for, for up to `retry_timeout_s`. Nothing is open meanwhile: the next try reads
+        and stages the batch anew.
+
         Before each write, the store's last answer has named this run as the owner: the answer to a begin, a mark or an
         acquire, or a read of the ledger before another attempt. This is not a fence: a run that stalls after the answer
         may still write.
@@ -113,8 +118,10 @@ class Delivery:
         if self.asked.pace.log_ranges:
             range_log.info("batch %s\n%s", batch.id, batch.lines())
         course = Course(0 if patient else self.asked.pace.attempts - 1)
-        while failed := self._failed(batch, records, course):
-            self.stop.wait(min(2.0 ** (failed - 1), 30))
+        while failure := self._failed(batch, records, course):
+            if failure.away and failure.times == _TOLD and self.outputs.ways.writers:  # a joiner's store is away too
+                self.ledger.note_waiting(f"batch {batch.id}: {failure.text}")
+            self.stop.wait(failure.pause_s)
             try:
                 committed = self.ledger.confirm(batch)
             except StoreUnavailable as error:
@@ -161,31 +168,32 @@ class Delivery:
 
         self.asked.pace.patiently(BrokerUnavailable, lambda: led_since(asked, ends, told))
 
-    def _failed(self, batch: Batch, records: Callable[[Batch], DataFrame], course: Course) -> int:
-        """Try a batch once; return 0 if it is done, else the number of failures of this kind."""
+    def _failed(self, batch: Batch, records: Callable[[Batch], DataFrame], course: Course) -> Failure | None:
+        """Try a batch once; return None if it is done, else its failure."""
         try:
             self._attempt(replace(batch, retry=batch.retry or course.tried), records, course)
         except AlreadyCommitted:
-            return 0
+            return None
         except MarkError:
             self.ledger.confirm(batch)  # the usual reason is another owner: raises Fenced
             raise
         except _HOPELESS:
             raise
         except Exception as error:
-            failure, gone = course.failed(error, self.asked.pace.attempts), spark_gone(error)
+            failure, gone = course.failed(error, self.asked.pace), spark_gone(error)
             if gone or self.once or failure.is_last or self.stop.is_set():
                 if failure.is_last and failure.advice:
                     error.add_note(failure.advice)
                 found = gone or task_error(error)
                 ranges = batch.lines()
-                (found or error).add_note(f"in batch {batch.id}, attempt {failure.times}, ranges:\n{ranges}"[:2000])
+                what = failure.text if failure.away else f"attempt {failure.times}"
+                (found or error).add_note(f"in batch {batch.id}, {what}, ranges:\n{ranges}"[:2000])
                 if found is not None:
                     raise found from error
                 raise
-            log.warning(failure.text, batch.id, failure.times, failure.most, error)
-            return failure.times
-        return 0
+            log.warning("batch %s: %s: %s", batch.id, failure.text, error)
+            return failure
+        return None
 
     def _attempt(self, batch: Batch, records: Callable[[Batch], DataFrame], course: Course) -> None:
         """Read, write and commit one batch in the order of its guarantee."""

@@ -1,4 +1,6 @@
-"""The progress of a run with one batch: what has returned, what failed, and how often that may be.
+"""The progress of a run with one batch: what has returned, what failed, and how often or how long that may be.
+
+An output that is away costs no attempt: it is waited for as long as a store.
 
 A try that was interrupted tells nothing of its batch, and may cost no attempt. Spark runs a lost task again, so most
 outputs do not fail if an executor is lost. But Spark does not run a lost task of a barrier stage again: the job fails.
@@ -11,15 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offsetkeeper.core import environment
+from offsetkeeper.core.executors import TRACEBACK
+from offsetkeeper.engines.settings import Pace
 from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, RangeGone, StoreUnavailable
+from offsetkeeper.sinks.blame import Blame, blame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _BARRIER = "Could not recover from a failed barrier ResultStage"
-_RAISED = "Traceback (most recent call last):"  # by Python code in the task, not by its death
 _SETTING, _AS_SPARK_COMES = "spark.task.maxFailures", 4
 # Half of all attempts may lose an executor, and one batch in a thousand ends a run.
 _STAGED_ANEW = 10
@@ -27,30 +33,39 @@ _TOO_OFTEN = (
     "That was the {}th time for this batch. Find out why Spark loses executors. Then keep shuffled rows outside of "
     "them (an external shuffle service, or decommissioning), or make batches shorter with max_records"
 )
-_FAILED = "batch %s, attempt %d of %d failed: %s"
-_ANEW = "batch %s is staged anew (%d of %d): %s"
-_INTERRUPTED = "batch %s was interrupted (%d of %d), which costs no attempt: %s"
+_FAILED = "attempt {} of {} failed"
+_ANEW = "it is staged anew ({} of {})"
+_INTERRUPTED = "it was interrupted ({} of {}), which costs no attempt"
+_AWAY = "its output is away since {}, which costs no attempt (try {}, for at most {:g} s)"
+_LONGEST_S, _LONGEST_AWAY_S = 30.0, 10.0
 
 
 class Failure(NamedTuple):
     """A failure of a batch, counted among those of its kind.
 
     Attributes:
-        text: for the log, with the batch, both numbers and the error.
+        text: what has failed, and how often, for the log.
         times: number of such failures.
-        most: the number at which the run ends.
+        is_last: whether the run ends with it.
+        pause_s: seconds until the next try.
         advice: what the user can do where the run ends; it may be empty.
+        away: whether an output is away.
     """
 
     text: str
     times: int
-    most: int
+    is_last: bool
+    pause_s: float
     advice: str = ""
+    away: bool = False
 
-    @property
-    def is_last(self) -> bool:
-        """Whether the run ends with this failure."""
-        return self.times >= self.most
+
+def _counted(text: str, times: int, most: int, advice: str = "") -> Failure:
+    return Failure(text.format(times, most), times, times >= most, _doubled(times, _LONGEST_S), advice)
+
+
+def _doubled(times: int, longest_s: float) -> float:
+    return float(min(2.0 ** (times - 1), longest_s))
 
 
 @dataclass(slots=True)
@@ -63,6 +78,8 @@ class Course:
         failures: failures of outputs; each uses up one attempt.
         outages: failures of the store while a change was recorded; they use up no attempt.
         anew: how often Spark has computed a part of the batch again; it uses up no attempt either.
+        waits: how often an output was away in a row, which uses up none.
+        away_since: when it was first away, by `environment.monotonic`, and by `environment.now_ms`.
         interruptions: of this attempt, see `interrupted`. So many as Spark tries a task use it up.
         frame: the records of the last try.
         telling: whether a change is being recorded in the store.
@@ -76,6 +93,8 @@ class Course:
     failures: int = 0
     outages: int = 0
     anew: int = 0
+    waits: int = 0
+    away_since: tuple[float, int] | None = None
     interruptions: int = 0
     frame: DataFrame | None = None
     telling: bool = False
@@ -85,7 +104,7 @@ class Course:
     @property
     def tried(self) -> bool:
         """Whether an attempt of this run has failed after it may have written something."""
-        return self.failures + self.anew + self.interruptions > 0
+        return self.failures + self.anew + self.waits + self.interruptions > 0
 
     def tell(self, change: Callable[..., object], *arguments: Any) -> None:
         """Change the ledger; if that fails, `telling` stays set."""
@@ -93,29 +112,43 @@ class Course:
         change(*arguments)
         self.telling = False
 
-    def failed(self, error: Exception, attempts: int) -> Failure:
+    def failed(self, error: Exception, pace: Pace) -> Failure:
         """Count a failure.
 
         Args:
             error: the error.
-            attempts: how often a batch is tried.
+            pace: how often a batch is tried, and how long an output may be away.
         """
         self.gone = isinstance(error, RangeGone)
         if self.telling and isinstance(error, StoreUnavailable | OutcomeUnknown):
             self.telling = False
             self.outages += 1
-            return Failure(_FAILED, self.outages, attempts)
+            return _counted(_FAILED, self.outages, pace.attempts)
         self.telling = False
         if isinstance(error, ComputedAgain):
             self.anew += 1
-            return Failure(_ANEW, self.anew, _STAGED_ANEW, _TOO_OFTEN.format(self.anew))
+            return _counted(_ANEW, self.anew, _STAGED_ANEW, _TOO_OFTEN.format(self.anew))
         most = tries_of_a_task(self.frame) if interrupted(error) else 0
         if self.interruptions + 1 < most:
             self.interruptions += 1
-            return Failure(_INTERRUPTED, self.interruptions, most)
+            return _counted(_INTERRUPTED, self.interruptions, most)
         self.interruptions = 0
+        if blame(error) is Blame.AWAY:
+            return self._away(pace)
+        self.waits, self.away_since = 0, None
         self.failures += 1
-        return Failure(_FAILED, self.failures + self.spent, attempts)
+        return _counted(_FAILED, self.failures + self.spent, pace.attempts)
+
+    def _away(self, pace: Pace) -> Failure:
+        now = environment.monotonic()
+        self.away_since = self.away_since or (now, environment.now_ms())
+        self.waits += 1
+        since, since_ms = self.away_since
+        left_s, pause_s = since + pace.retry_timeout_s - now, _doubled(self.waits, _LONGEST_AWAY_S)
+        is_last = left_s <= 0 and self.waits + self.spent >= pace.attempts
+        at = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(" ", "seconds")
+        text = _AWAY.format(at, self.waits, pace.retry_timeout_s)
+        return Failure(text, self.waits, is_last, min(pause_s, left_s) if left_s > 0 else pause_s, away=True)
 
 
 def interrupted(error: Exception) -> bool:
@@ -125,7 +158,7 @@ def interrupted(error: Exception) -> bool:
     """
     if isinstance(error, MarkMoved) or isinstance(error.__cause__, MarkMoved):
         return True
-    return _BARRIER in str(error) and _RAISED not in str(error)
+    return _BARRIER in str(error) and TRACEBACK not in str(error)  # no code has raised in the task: it was lost
 
 
 def tries_of_a_task(frame: DataFrame | None) -> int:

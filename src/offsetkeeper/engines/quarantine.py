@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.executors import raised
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Positions
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop
-from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, RowMismatch, SettingsError, SinkMismatch
+from offsetkeeper.errors import GuaranteeRefused, SettingsError
+from offsetkeeper.sinks.blame import Blame, blame
 from offsetkeeper.sinks.functions import Transaction
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
@@ -37,7 +39,6 @@ log = logging.getLogger("offsetkeeper")
 Ranges = tuple[OffsetRange, ...]
 _ERROR_CHARACTERS = 2000
 QUARANTINED = "quarantined"  # first word of the reason of such commits in the history
-_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ class Quarantine:
         try:
             self._try_without_records(batch, records)
         except Exception as other:
-            if isinstance(other, OffsetkeeperError) and not isinstance(other, SinkMismatch):
+            if blame(other) in {Blame.AWAY, Blame.REFUSES}:
                 raise  # an output is away, or another run has the group: this tells nothing of the record
             error.add_note(f"it also fails without records, so no record is quarantined: {other}"[:2000])
             raise error from other
@@ -190,14 +191,12 @@ class _RolledBack(Exception):
 
 def is_of_records(error: Exception) -> bool:
     """Whether the records may be the cause of an error."""
-    return not isinstance(error, OffsetkeeperError) or isinstance(error, RowMismatch)
+    return blame(error) in {None, Blame.RECORD}
 
 
 def text_of(error: Exception) -> str:
     """Return type and message of an error; if Spark wraps the error, those of the Python worker's error."""
-    lines = iter(str(error).rpartition(_TRACEBACK)[2].splitlines()[1:] if _TRACEBACK in str(error) else ())
-    raised = next((line for line in lines if line.strip() and not line.startswith(" ")), "")
-    return (raised or f"{type(error).__name__}: {error}")[:_ERROR_CHARACTERS]
+    return str(raised(error) or f"{type(error).__name__}: {error}")[:_ERROR_CHARACTERS]
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:

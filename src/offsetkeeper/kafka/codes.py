@@ -208,8 +208,10 @@ FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 """A message was given up because its transaction has failed; the message does not have the cause."""
 TOO_LONG = "INVALID_TRANSACTION_TIMEOUT"
-TOO_LARGE = "MSG_SIZE_TOO_LARGE"
-"""The only refusal of a request that one message alone may cause."""
+OF_RECORD = frozenset(
+    {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "INVALID_MSG_SIZE", "_INVALID_DIFFERENT_RECORD"}
+)
+"""Refusals of a request that one message alone causes; the last is what its neighbours get."""
 
 
 def judge(error: Any) -> CodeVerdict:

@@ -26,7 +26,7 @@ from offsetkeeper.errors import (
     TokenUnavailable,
 )
 from offsetkeeper.kafka.clients import library, open_client, open_producer, redact
-from offsetkeeper.kafka.codes import FENCED, NO_REASON, PURGED, TOO_LARGE, TOO_LONG, CodeVerdict, judge
+from offsetkeeper.kafka.codes import FENCED, NO_REASON, OF_RECORD, PURGED, TOO_LONG, CodeVerdict, judge
 from offsetkeeper.kafka.tls import is_on
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class _Look:
         if told.name() == TOO_LONG:
             ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
             return Refused(f"{where}. {_TIMEOUT}={ms} is above the brokers' transaction.max.timeout.ms")
-        if told.name() == TOO_LARGE:
+        if told.name() in OF_RECORD:
             return RowMismatch(where)
         return SinkMismatch(where) if verdict is CodeVerdict.INVALID else SinkError(where)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from offsetkeeper import errors
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.cluster import Isolation
+from offsetkeeper.core.executors import our_error
 from offsetkeeper.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -43,7 +43,6 @@ __all__ = [
     "task_error",
 ]
 
-_OURS = re.compile(r"offsetkeeper\.errors\.(?P<name>[A-Za-z]+): (?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)")
 # Errors of Spark's connector and its Java client, recognised by their text.
 _THEIRS = {
     "COULD_NOT_READ_OFFSET_RANGE": RangeGone,
@@ -194,13 +193,9 @@ def reading_error(error: BaseException) -> OffsetkeeperError | None:
     if isinstance(error, OffsetkeeperError):
         return error
     text = str(error)
-    for match in reversed([*_OURS.finditer(text)]):
-        kind = getattr(errors, match["name"], None)
-        if isinstance(kind, type) and issubclass(kind, OffsetkeeperError):
-            return kind(match["message"])
-    damaged = _damage(text)
-    if damaged is not None:
-        return damaged
+    ours = our_error(error) or _damage(text)
+    if ours is not None:
+        return ours
     for mark, kind in _THEIRS.items():
         line = next((line for line in text.splitlines() if mark in line), None)
         if line is not None:
@@ -215,8 +210,7 @@ def task_error(error: Exception) -> OffsetkeeperError | None:
     """
     if isinstance(error, OffsetkeeperError):
         return None
-    text = str(error)
-    return reading_error(error) if f"{OffsetkeeperError.__module__}." in text else _damage(text)
+    return our_error(error) or _damage(str(error))
 
 
 def _damage(text: str) -> BrokerError | None:

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import SinkError, StoreUnavailable
-from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.table import Target, fewer_rows
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], res
     try:
         done = map_in_arrow(frame, copy, result).collect()
     except Exception as error:
-        ours = sink_error(error)
+        ours = our_error(error)
         if ours is None:
             raise
         raise ours from error

@@ -141,6 +141,7 @@ _EVENTS: dict[type[rules.Event], Events] = {
     rules.Place: _places,
     rules.Begin: _begins,
     rules.Written: _marks,
+    rules.Wait: lambda *_: st.just(rules.Wait()),
     rules.Commit: _commits,
     rules.Abandon: lambda *_: st.just(rules.Abandon()),
     rules.Settle: lambda *_: st.just(rules.Settle()),

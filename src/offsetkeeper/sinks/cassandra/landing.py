@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsetkeeper import errors
-from offsetkeeper.core import outside, tls
+from offsetkeeper.core import executors, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.errors import OffsetkeeperError, Refused, SinkMismatch
-from offsetkeeper.sinks import limits
+from offsetkeeper.kafka import codes
+from offsetkeeper.sinks import blame, limits
 from offsetkeeper.sinks.cassandra import connection, nodes, task
 from offsetkeeper.sinks.cassandra.clock import clock_ahead, tell_ahead
 from offsetkeeper.sinks.cassandra.columns import CassandraColumn, limits_of, misfit
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("offsetkeeper")
-_SHIPPED = (errors, connection, limits, nodes, outside, task, tls)
+_SHIPPED = (errors, executors, codes, blame, connection, limits, nodes, outside, task, tls)
 
 
 class Rows(NamedTuple):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsetkeeper.errors import Refused, RowMismatch, SinkError
+from offsetkeeper.sinks.blame import judged
 from offsetkeeper.sinks.cassandra.connection import Place, translated
 from offsetkeeper.sinks.limits import Limits, check, check_ranks
 
@@ -123,13 +124,10 @@ _PART = "The batch is not committed; some of its rows may be written, and the ne
 @contextmanager
 def _told(plan: Plan) -> Iterator[None]:
     """Tell a value that Cassandra refuses from a refusal of the user: the statements themselves were prepared."""
-    import cassandra  # noqa: PLC0415 - loaded on use
-
     try:
         yield
     except Refused as error:
-        kind = RowMismatch if isinstance(error.__cause__, cassandra.InvalidRequest) else Refused
-        raise kind(f"table {plan.table}: {error}. {_PART}") from error
+        raise judged(error.__cause__ or error, f"table {plan.table}: {error}. {_PART}") from error
 
 
 def changes(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any, ...]]]:

@@ -27,6 +27,7 @@ from pyarrow import dataset
 from offsetkeeper import errors
 from offsetkeeper.core import environment, urls
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Landed
 from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, open_file, read_file
@@ -43,7 +44,6 @@ from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.delta import marks, task
 from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, misfit, partitions_misfit, shaped
 from offsetkeeper.sinks.delta.probe import check_refuses
-from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.sink import MarkKey, Seen
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
@@ -138,7 +138,7 @@ class Table:
         try:
             done = map_in_arrow(rows, write, task.RESULT).collect()
         except Exception as error:
-            ours = sink_error(error)
+            ours = our_error(error)
             if ours is None:
                 raise
             raise ours from error

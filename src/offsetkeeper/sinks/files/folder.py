@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.sinks.executors import sink_error
+from offsetkeeper.sinks.blame import judged, told_by_system
 from offsetkeeper.sinks.files.link import TIMES, Layout, Link, columns_of, grown
 from offsetkeeper.sinks.sink import MarkKey, Seen
 
@@ -39,7 +40,6 @@ _HIDDEN = "_offsetkeeper"  # Spark's readers ignore names that start with _
 _OWNER = f"{_HIDDEN}/owner"
 _BATCH = re.compile(r"batch=(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([0-9]+)-[0-9a-f]+")
-_FULL = "No space left on device", "Disk quota exceeded", "DSQuotaExceededException", "NSQuotaExceededException"
 _BROKEN = "spark.sql.columnNameOfCorruptRecord"
 _MARKS_SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 # By default Spark writes times as JSON in milliseconds, in the session's zone.
@@ -239,11 +239,10 @@ class Output:
                 f"Spark cannot write the frame as {self.layout}: {error}; nothing was written"
             ) from error
         except Exception as error:
-            if (ours := sink_error(error)) is not None:
+            if (ours := our_error(error)) is not None:
                 raise ours from error
-            full = next((text for text in _FULL if text in str(error)), None)
-            if full is not None:  # unlike other errors of Spark, not caused by the records
-                raise SinkError(f"{self.tree.address}: {full}; nothing was written") from error
+            if why := told_by_system(error):
+                raise judged(error, f"{self.tree.address}: {why}; nothing was written") from error
             raise
         if "_SUCCESS" not in self.tree.names(attempt):
             raise SinkError(

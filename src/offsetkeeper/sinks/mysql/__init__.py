@@ -15,12 +15,13 @@ from offsetkeeper import errors
 from offsetkeeper.clients import mysql_tls
 from offsetkeeper.clients.mysql import Connection
 from offsetkeeper.clients.mysql_server import database_identity
-from offsetkeeper.core import environment, outside, tls
+from offsetkeeper.core import environment, executors, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
-from offsetkeeper.sinks import limits
+from offsetkeeper.kafka import codes
+from offsetkeeper.sinks import blame, limits
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.sinks.mysql.columns import Relation, check_key, find_table, misfit, quoted
@@ -35,7 +36,7 @@ from offsetkeeper.sinks.table import Target, limits_of_rows, match_columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHIPPED = (errors, environment, limits, outside, task, tls, mysql_tls)
+_SHIPPED = (errors, environment, executors, codes, blame, limits, outside, task, tls, mysql_tls)
 _PROBE = "INSERT INTO {table} ({columns}) SELECT {nulls} FROM DUAL WHERE 1 = 0{conflict}"
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pymysql
 
 from offsetkeeper.clients.mysql import Connection, code_of
-from offsetkeeper.errors import RowMismatch, SinkError
-from offsetkeeper.sinks.mysql import task
+from offsetkeeper.errors import OffsetkeeperError, RowMismatch
+from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, quoted
 from offsetkeeper.sinks.mysql.database import KEEP, RESTORE, SET
 from offsetkeeper.sinks.staging import check_attempts, check_inserted
@@ -133,16 +133,14 @@ class Staging(NamedTuple):
         if kept < staged:
             raise changed_keys(self.target, staged, staged - kept)
 
-    def _failure(self, error: pymysql.Error) -> SinkError | RowMismatch:
-        code = code_of(error)
-        if code == _TOO_LARGE and any(column and column.padded for column in self.columns):
+    def _failure(self, error: pymysql.Error) -> OffsetkeeperError:
+        if code_of(error) == _TOO_LARGE and any(column and column.padded for column in self.columns):
             return RowMismatch(
                 f"table {self.target}: the key ({', '.join(self.target.key)}) of a row that is there differs from one "
                 "of the batch only by blanks at its end, so the table takes them for the same. Nothing was written: "
                 'remove that row, or give same_keys="as the column" if that is meant'
             )
-        kind = RowMismatch if code in task.VALUES else SinkError
-        return kind(f"table {self.target}: {error}; nothing was written")
+        return judged(error, f"table {self.target}: {words(error)}; nothing was written")
 
     def _statement(self, attempts: Mapping[int, int]) -> str:
         order = f" ORDER BY {listed(self._order)}" if self._order else ""

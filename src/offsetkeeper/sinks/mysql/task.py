@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from offsetkeeper.clients.mysql_tls import connectable, objection
 from offsetkeeper.core.environment import bigint
 from offsetkeeper.core.tls import may_be_objection
-from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SinkError
+from offsetkeeper.errors import MissingExtra, Refused
+from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.limits import Limits, check
 
 # Without unique and foreign key checks MariaDB locks an empty table for a bulk insert, and two tasks may deadlock.
@@ -30,8 +31,6 @@ _PACKET = "SELECT @@max_allowed_packet"
 _MARGIN = 64  # bytes of a packet without its statement
 _MOST_BYTES = 1 << 20  # of a statement
 _MOST_OF_A_BATCH = 64 << 20  # Arrow's binary arrays end at 2 GiB, and the bytes of a piece exist several times
-# What the server says of a value: null, out of range, cut, unknown, too long, or not what a constraint wants.
-VALUES = frozenset({1048, 1264, 1265, 1292, 1300, 1366, 1406, 3140, 3819, 4025})
 _STAGED = re.compile(r"(?:`[^`]*`\.){0,2}[`']c(\d+)[`']")
 _EMPTY = pa.scalar(b"", pa.binary())
 _NULL = pa.scalar(b"NULL", pa.binary())
@@ -86,9 +85,8 @@ def insert_rows(
     except (pymysql.Error, pa.ArrowException, OSError) as error:
         if may_be_objection(str(error)) and (objected := objection(settings)):
             raise Refused(f"{address}: nothing was written: {objected}") from error
-        why = _STAGED.sub(lambda found: limits[int(found[1])].name, " ".join(str(error).split()))
-        kind = RowMismatch if error.args and error.args[0] in VALUES else SinkError
-        raise kind(f"{address}: rows could not be staged; nothing was written: {why}") from error
+        why = _STAGED.sub(lambda found: limits[int(found[1])].name, words(error))
+        raise judged(error, f"{address}: rows could not be staged; nothing was written: {why}") from error
     yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 

@@ -19,13 +19,14 @@ from offsetkeeper import errors
 from offsetkeeper.clients import postgresql_tls
 from offsetkeeper.clients.postgresql import Connection
 from offsetkeeper.clients.postgresql_server import database_identity
-from offsetkeeper.core import environment, outside, tls
+from offsetkeeper.core import environment, executors, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import RowMismatch, SinkError
-from offsetkeeper.sinks import limits
+from offsetkeeper.kafka import codes
+from offsetkeeper.sinks import blame, limits
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import check_key, check_table, columns_of, find_table, identity_of, misfit
@@ -39,7 +40,7 @@ from offsetkeeper.sinks.table import Target, match_columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHIPPED = (errors, environment, outside, limits, task, tls, postgresql_tls)
+_SHIPPED = (errors, environment, outside, executors, codes, blame, limits, task, tls, postgresql_tls)
 
 
 class PostgreSQLTable(StagedTable[Connection, Staging]):

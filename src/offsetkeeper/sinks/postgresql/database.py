@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+import psycopg
 from psycopg import sql
 
 from offsetkeeper.clients.postgresql import Connection, Connections, read_url
 from offsetkeeper.clients.postgresql_server import DURABLE
 from offsetkeeper.errors import OutcomeUnknown, SinkError
+from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.staged_table import ServerDatabase
 
 # Executors may copy for any time, but notice within half a minute that the server is gone.
@@ -45,4 +47,7 @@ class PostgreSQLDatabase(ServerDatabase[Connection]):
             connection.execute(self._begin)
         work(connection)
         with self._connections.request(connection, OutcomeUnknown, SinkError):
-            connection.execute("commit")
+            try:
+                connection.execute("commit")
+            except psycopg.IntegrityError as error:  # a constraint that is put off until the commit
+                raise judged(error, f"{self.address}: {words(error)}; nothing was written") from error

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from offsetkeeper.clients.postgresql import Connection
-from offsetkeeper.errors import SinkError
+from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
     Relation,
@@ -134,7 +134,8 @@ class Staging(NamedTuple):
             tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
-            RowMismatch: several rows have the same key, and none is the last.
+            RowMismatch: several rows have the same key, and none is the last; or the table does not take a row.
+            SinkMismatch: the table has changed, and does not take the frame any more.
             SinkError: the rows were not written.
             Refused: the table has got a partition that may lose or double its rows, or it leaves rows out.
         """
@@ -147,7 +148,7 @@ class Staging(NamedTuple):
         except psycopg.errors.CardinalityViolation as error:
             raise same_key(self.target, in_order=ordered(self.fields, self.target)) from error
         except psycopg.Error as error:
-            raise SinkError(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
+            raise judged(error, f"table {self.target}: {words(error)}; nothing was written") from error
 
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
         done = _done(attempts)

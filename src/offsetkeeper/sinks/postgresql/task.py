@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from offsetkeeper.clients.postgresql_tls import check_files, objection
 from offsetkeeper.core.environment import bigint
 from offsetkeeper.core.tls import may_be_objection
-from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SinkError
+from offsetkeeper.errors import MissingExtra, Refused, RowMismatch
+from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.limits import Limits, check
 
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
@@ -87,7 +88,7 @@ def copy_rows(
         RowMismatch: a value does not fit.
         SettingsError: a file for TLS is missing on this executor, or wrong.
         Refused: the server's certificate is not accepted here, or it does not accept ours.
-        SinkError: the rows could not be copied.
+        SinkMismatch, SinkError: the rows could not be copied.
     """
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
@@ -101,9 +102,9 @@ def copy_rows(
     except psycopg.Error as error:
         if may_be_objection(str(error)) and (objected := objection(settings)):
             raise Refused(f"{address}: nothing was written: {objected}") from error
-        kind = RowMismatch if isinstance(error, psycopg.DataError) else SinkError
-        why = _STAGED.sub(lambda found: f"column {limits[int(found[1])].name}", " ".join(str(error).split()))
-        raise kind(f"{address}: rows could not be copied to the staging table; nothing was written: {why}") from error
+        why = _STAGED.sub(lambda found: f"column {limits[int(found[1])].name}", words(error))
+        text = f"{address}: rows could not be copied to the staging table; nothing was written: {why}"
+        raise judged(error, text) from error
     yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 

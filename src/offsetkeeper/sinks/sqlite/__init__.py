@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.clients.sqlite import (
-    BUSY,
     DURABLE,
-    PASSING,
     Connection,
     check_files,
-    code_of,
     database_identity,
     read_url,
 )
@@ -27,6 +24,7 @@ from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
+from offsetkeeper.sinks.blame import Blame, blame, judged
 from offsetkeeper.sinks.limits import Limits, no_value
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
@@ -66,6 +64,7 @@ _UNIQUE = """SELECT l.name, i.name, i.coll FROM pragma_index_list(?) l, pragma_i
     WHERE l."unique" AND NOT l.partial AND i.key"""
 
 _NOTHING = "NOTHING"
+_OF_ROWS = {Blame.AWAY, Blame.RECORD}  # where a statement is our own, a frame is not its fault
 _SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
 _SAME_KEY = "SELECT 1 FROM staged GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 _WITHOUT = "SELECT 1 FROM staged WHERE {column} IS NULL LIMIT 1"
@@ -174,7 +173,7 @@ class SQLiteTable:
         try:
             return max(0, connection.executemany(statement, rows).rowcount)
         except sqlite3.Error as error:
-            raise SinkError(f"{self._address}, table {self._target}: {error}; nothing was written") from error
+            raise judged(error, f"{self._address}, table {self._target}: {error}; nothing was written") from error
 
     def _found(self, connection: Connection, keys: Iterable[Sequence[Any]], collations: Mapping[str, str]) -> int:
         """Return how many of these rows the table has, by their keys."""
@@ -238,8 +237,8 @@ class SQLiteDatabase(NamedTuple):
         try:
             yield
         except sqlite3.Error as error:
-            kind = SinkError if code_of(error) in BUSY | PASSING else Refused
-            raise kind(f"{self.address}: {error}; nothing was written") from error
+            text = f"{self.address}: {error}; nothing was written"
+            raise (judged(error, text) if blame(error) in _OF_ROWS else Refused(text)) from error
 
     def _open(self) -> Connection:
         check_files(self.path, self.address)

@@ -56,6 +56,7 @@ STEPS: dict[str, Callable[[Ledger], object]] = {
     "abandon": lambda it: it.abandon("other ranges"),
     "begin": lambda it: it.begin(it.batch(FIRST)),
     "mark": lambda it: it.note_written(it.batch(FIRST), "audit"),
+    "wait": lambda it: it.note_waiting("the output is away"),
     "commit what was begun": lambda it: commit(it, FIRST),
     "commit at once": lambda it: commit(it, SECOND),
     "rewind": lambda it: it.rewind({A: Position(2, "id a")}, "again"),
@@ -233,7 +234,7 @@ class StoreConformance(AnswerConformance):
         assert ledger.snapshot.positions == END
         assert (ledger.snapshot.owner, ledger.snapshot.pending, ledger.snapshot.generation) == (None, None, 1)
 
-    @pytest.mark.parametrize("event", ["place", "begin", "mark", "commit", "release", "abandon"])
+    @pytest.mark.parametrize("event", ["place", "begin", "mark", "wait", "commit", "release", "abandon"])
     def test_the_older_of_two_owners_is_fenced(self, store: Store, event: str) -> None:
         """Whatever it tries next is refused and changes nothing; the newer one goes on."""
         older, newer = ledger_of(store), ledger_of(store)
@@ -245,6 +246,7 @@ class StoreConformance(AnswerConformance):
             "place": lambda: older.place({D: Position(1)}),
             "begin": lambda: older.begin(older.batch(SHORT)),
             "commit": lambda: commit(older, SHORT),
+            "wait": lambda: older.note_waiting("the output is away"),
             "release": older.release,
             "abandon": lambda: older.abandon("late"),
             "mark": lambda: older.note_written(older.batch(SHORT), "audit"),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
 
 _REFUSALS = (Refused, MarkAhead, MarkBehind, MarkMismatch)
-_OF_THE_OWNER = {"release", "place", "begin", "mark", "commit", "abandon", "settle"}
+_OF_THE_OWNER = {"release", "place", "begin", "mark", "wait", "commit", "abandon", "settle"}
 
 
 class Promises:
