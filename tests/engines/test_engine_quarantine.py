@@ -127,22 +127,46 @@ def test_letters_in_a_topic_say_in_headers_where_they_come_from(lab: Lab, topics
     assert len(lab.values) >= len(PLACES) - len(BAD)
 
 
-def test_where_all_records_fail_the_run_stops_after_a_few(
+def test_a_program_that_makes_every_row_wrong_quarantines_none(
     lab: Lab, topics: list[str], tables: Callable[[str], list[Any]]
 ) -> None:
+    """However often it is started, and also if the program before has written some."""
+
     def none(frame: DataFrame, batch: Batch) -> DataFrame:
         if batch.size and not frame.isEmpty():
             raise ValueError("a new release is broken")
         return numbers(frame, batch)
 
+    for starts in range(3):
+        with pytest.raises(ValueError, match="a new release is broken") as raised:
+            run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"), none, attempts=1)
+        assert "this program has written no other record yet" in "".join(raised.value.__notes__)
+        assert tables("select count(*) from letters") == [(0,)]
+        assert sum(at.offset for at in lab.snapshot().positions.values()) == 3 * (starts > 0)
+        assert lab.snapshot().owner is None
+        if not starts:  # the program before writes three records, and dies
+            steps = iter([None] * 3)
+            with pytest.raises(Died):
+                run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"), dying(steps), max_records=1)
+
+
+def test_offsets_in_a_row_are_counted_over_restarts(
+    lab: Lab, topic: NewTopic, tables: Callable[[str], list[Any]]
+) -> None:
+    """Until a record is written, or somebody resets the group."""
+    source = topic(1)
+    lab.produce(source, "0", "1", *["bad"] * 6, "8")
     policies = Policies(poison="quarantine", poison_limit=3)
-    with pytest.raises(ValueError, match="a new release is broken") as raised:
-        run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"), none, policies=policies)
-    assert "3 offsets in a row were quarantined" in "".join(raised.value.__notes__)
-    assert tables("select count(*) from letters") == [(3,)]
-    assert tables("select count(*) from orders") == [(0,)]
-    assert sum(lab.snapshot().positions[tp].offset for tp in lab.snapshot().positions) == 3
-    assert lab.snapshot().owner is None
+    to = Table(lab.store, "orders"), Table(lab.store, "letters")
+    for _ in range(3):
+        with pytest.raises(Exception, match="invalid literal") as raised:
+            run(lab, [source], *to, policies=policies, attempts=1)
+        assert "3 offsets in a row were quarantined before this one" in "".join(raised.value.__notes__)
+        assert tables('select "offset" from letters order by 1') == [(2,), (3,), (4,)]
+    mended = Policies(poison="quarantine", poison_limit=6)
+    run(lab, [source], *to, policies=mended, attempts=1)
+    assert tables('select "offset" from letters order by 1') == [(at,) for at in range(2, 8)]
+    assert tables('select "offset" from orders order by 1') == [(0,), (1,), (8,)]
 
 
 def test_where_no_records_fail_too_none_is_quarantined(
@@ -205,6 +229,19 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_read(lab: Lab, topics
             lab.spark, sink=kept, checkpoint=str(tmp_path / "checkpoint")
         )
     assert lab.events() == []
+
+
+def dying(steps: Iterator[None]) -> Callable[[DataFrame, Batch], DataFrame]:
+    """Return a program that dies after so many batches."""
+
+    def process(frame: DataFrame, batch: Batch) -> DataFrame:
+        try:
+            next(steps)
+        except StopIteration:
+            raise Died from None
+        return numbers(frame, batch)
+
+    return process
 
 
 def failing(frame: DataFrame, batch: Batch) -> DataFrame:

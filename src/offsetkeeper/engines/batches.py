@@ -33,7 +33,7 @@ from offsetkeeper.core.pending import (
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.outputs import Voided
-from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
+from offsetkeeper.engines.quarantine import Quarantine, Ranges, is_of_records, others, text_of
 from offsetkeeper.engines.recomputed import tell_limits
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop
@@ -190,7 +190,7 @@ class Batches:
             StartRefused: an older run has written the batch into one of the outputs meanwhile.
         """
         if batch.size == 1:
-            quarantine.check(error, batch, self._records(batch))
+            quarantine.check(error, batch, self._records, lambda: self._others(batch))
         self._check_uncut(batch, error)
         log.warning("batch %s of %d offsets failed and is given up: %s", batch.id, batch.size, text_of(error))
         if self.ledger.snapshot.pending is not None:
@@ -206,6 +206,14 @@ class Batches:
             return None
         self.quarantined += 1
         return letter
+
+    def _others(self, batch: Batch) -> list[Ranges]:
+        """Return ranges of a few other records than the one of a batch."""
+        held = [(row.topic_partition, row.bounds) for row in self.plan().rows if row.bounds is not None]
+        at = {tp: self.ledger.snapshot.positions[tp].offset for tp, _ in held if tp in self.ledger.snapshot.positions}
+        unread = [OffsetRange(*tp, at[tp], bounds.end) for tp, bounds in held if tp in at and at[tp] < bounds.end]
+        read = [OffsetRange(*tp, bounds.beginning, at[tp]) for tp, bounds in held if tp in at]
+        return others(unread, [r for r in read if r.start < r.end], batch.ranges[0])
 
     def _check_uncut(self, batch: Batch, error: Exception) -> None:
         """Raise the error if the batch must be finished as it is.

@@ -4,15 +4,20 @@ Each half is a separate batch with its own id. The batch that is cut is given up
 A half that fails is cut at its first failure; a single offset gets all attempts. Only errors of the user's function, of
 Spark, or of a row's value lead to a cut. A frame that does not fit does not: no record is its cause, and the program
 before or the next one can write all of them. An output or a store that is unavailable does not either.
+
+A program that makes every row wrong looks like records that fail. So none is quarantined before this run has written
+another record, or has tried one: everything but the commit. Offsets that were quarantined one after another are counted
+over restarts, by the history.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
@@ -21,15 +26,15 @@ from offsetkeeper.core.executors import raised
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Positions
+from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks.blame import Blame, blame
-from offsetkeeper.sinks.functions import Transaction
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
-from offsetkeeper.sinks.sink import Joiner, Writer
+from offsetkeeper.sinks.sink import Joiner, RolledBack, Writer
 from offsetkeeper.sinks.topic import Topic
 
 if TYPE_CHECKING:
@@ -38,6 +43,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 Ranges = tuple[OffsetRange, ...]
 _ERROR_CHARACTERS = 2000
+_SIZES = (1, 1, 1, 2, 4, 8, 16)  # offsets that are tried together: a failure of one hides that others can be written
+_BEFORE = 3
+_ENTRIES = 50  # of the history, for each letter: starts and pieces that were dropped lie between letters
+_ENDS = {"commit", "rewind", "adopt"}  # of a row of letters; a reset is somebody's act
 QUARANTINED = "quarantined"  # first word of the reason of such commits in the history
 
 
@@ -61,7 +70,8 @@ class Quarantine:
     letter: Callable[..., DataFrame] = field(init=False)
     outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
     _pieces: list[Ranges] = field(default_factory=list)
-    _in_a_row: int = 0
+    _in_a_row: int | None = None  # unknown until the history was asked
+    _proven: bool = False  # whether this program can write a record
 
     def __post_init__(self) -> None:
         """Create the delivery into the dead letters."""
@@ -124,48 +134,103 @@ class Quarantine:
 
     def worked(self) -> None:
         """Note that a batch was processed."""
-        self._in_a_row = 0
+        self._in_a_row, self._proven = 0, True
 
-    def check(self, error: Exception, batch: Batch, records: DataFrame) -> None:
+    def check(
+        self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], others: Callable[[], list[Ranges]]
+    ) -> None:
         """Return if the single record of this batch is the cause of the error.
 
+        Args:
+            error: the error.
+            batch: the batch.
+            records: returns the frame of a batch.
+            others: returns ranges of other records, to try if the program has written none yet.
+
         Raises:
-            Exception: the error: it also fails without records, or too many offsets in a row have failed.
+            Exception: the error: it also fails without records, or with all others that were tried, or too many offsets
+                in a row have failed.
             OffsetkeeperError: an output or the store is away, or another run has the group; nothing was quarantined.
         """
         limit = self.asked.subscription.policies.poison_limit
-        if self._in_a_row >= limit:
+        if self._counted() >= limit:
             error.add_note(f"{limit} offsets in a row were quarantined before this one: the run stops")
             raise error
-        try:
-            self._try_without_records(batch, records)
-        except Exception as other:
-            if blame(other) in {Blame.AWAY, Blame.REFUSES}:
-                raise  # an output is away, or another run has the group: this tells nothing of the record
+        if (other := self._fails(batch, (), records(batch).limit(0))) is not None:
             error.add_note(f"it also fails without records, so no record is quarantined: {other}"[:2000])
             raise error from other
+        if not self._proven:
+            self._prove(error, batch, records, others())
 
-    def _try_without_records(self, batch: Batch, records: DataFrame) -> None:
-        """Make the frames without records, and let the user's functions write them; a transaction is rolled back.
+    def _counted(self) -> int:
+        """Return how many offsets were quarantined one after another, the last ones of the group."""
+        if self._in_a_row is None:
+            limit = self.asked.subscription.policies.poison_limit
+            found = (entry for entry in self.ledger.history(_ENTRIES * limit) if entry.event in _ENDS)
+            self._in_a_row = sum(1 for _ in takewhile(lambda entry: entry.reason.startswith(QUARANTINED), found))
+        return self._in_a_row
 
-        They get a batch with an id of its own: no id ever has two sets of ranges.
+    def _prove(
+        self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], others: list[Ranges]
+    ) -> None:
+        """Return if the program can write another record than that of this batch, which it has not done yet.
+
+        Raises:
+            Exception: the error, because it can write none.
         """
-        empty, outputs = replace(batch, token=environment.token(), ranges=(), written=()), self.asked.outputs
+        tried = 0
+        for ranges in others:
+            frame = records(replace(batch, ranges=ranges))
+            if frame.isEmpty():
+                continue
+            tried += 1
+            if self._fails(batch, ranges, frame) is None:
+                self._proven = True
+                return
+        error.add_note(
+            f"this program has written no other record yet, and none of {tried} others that were tried can be written "
+            "either, so no record is quarantined: mend the program, or start again when there are more records"
+        )
+        raise error
+
+    def _fails(self, batch: Batch, ranges: Ranges, records: DataFrame) -> Exception | None:
+        """Try records, see `_try`; return the error of the program or of a record, or None if there is none.
+
+        Raises:
+            OffsetkeeperError: an output stayed away, or another run has the group: this tells nothing of a record.
+        """
+        timeout_s = self.asked.pace.retry_timeout_s
+        try:
+            retry(lambda error: blame(error) is Blame.AWAY, timeout_s, lambda _: self._try(batch, ranges, records))
+        except Exception as error:
+            if blame(error) in {Blame.AWAY, Blame.REFUSES}:
+                raise
+            return error
+        return None
+
+    def _try(self, batch: Batch, ranges: Ranges, records: DataFrame) -> None:
+        """Make the frames of the records of these ranges, and write them as far as it can be taken back.
+
+        A function that writes by itself writes them: with at least once, rows may come again. It gets a batch with an
+        id of its own: no id ever has two sets of ranges. A transaction is that of the batch which fails.
+        """
+        outputs = self.asked.outputs
+        tried = replace(batch, token=environment.token(), ranges=ranges, written=())
         self.ledger.check_owner()
-        with outputs.frames(records.limit(0), empty, self.asked.process) as frames:
-            for name, sink in outputs.sinks.items():
+        with outputs.frames(records, tried, self.asked.process) as frames:
+            for name in outputs.sinks:
                 way = {**self.outputs.writers, **self.outputs.joiners}[name]
                 if isinstance(way, Writer):
-                    way.write(frames[name], empty)
-                elif isinstance(sink, Transaction) and isinstance(way, Joiner):
-                    self._try_in_transaction(batch, way.stage(frames[name], empty))
+                    way.write(frames[name], tried)
+                elif isinstance(way, Joiner):
+                    self._try_in_transaction(batch, way.stage(frames[name], tried))
                 else:
-                    frames[name].write.format("noop").mode("overwrite").save()
+                    way.rehearse(frames[name], tried)
 
     def _try_in_transaction(self, batch: Batch, finish: Callable[[Any], object]) -> None:
-        with suppress(_RolledBack), self.ledger.transaction(batch) as connection:
+        with suppress(RolledBack), self.ledger.transaction(batch) as connection:
             finish(connection)
-            raise _RolledBack
+            raise RolledBack
 
     def deliver(self, batch: Batch, error: Exception, records: Callable[[Batch], DataFrame], **more: Any) -> bool:
         """Write a batch of one offset into the dead letters and commit it; see `Delivery.deliver`.
@@ -176,17 +241,13 @@ class Quarantine:
             records: see `Delivery.deliver`.
             more: the other arguments of `Delivery.deliver`.
         """
-        self._in_a_row += 1
+        self._in_a_row = self._counted() + 1
         [where] = batch.ranges
         text = text_of(error)
         log.warning("%s offset %d is quarantined: %s", where.topic_partition, where.start, text)
         self.letters.asked = replace(self.letters.asked, process=partial(self.letter, error=text))
         self.letters.reason = f"{QUARANTINED}: {text.partition(':')[0]}"
         return self.letters.deliver(batch, records, **more)
-
-
-class _RolledBack(Exception):
-    """Ends a transaction that is only tried."""
 
 
 def is_of_records(error: Exception) -> bool:
@@ -209,6 +270,37 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
         first += [r._replace(end=r.start + here)] if here else []
         second += [r._replace(start=r.start + here)] if here < r.size else []
     return tuple(first), tuple(second)
+
+
+def others(unread: Sequence[OffsetRange], read: Sequence[OffsetRange], bad: OffsetRange) -> list[Ranges]:
+    """Return ranges of a few other records than one that fails: those after it, in other partitions, and before it.
+
+    Args:
+        unread: what Kafka holds from the positions on.
+        read: what Kafka holds before the positions.
+        bad: the single offset that fails.
+    """
+    mine = bad.topic_partition
+    here = [r._replace(start=bad.end) if r.topic_partition == mine else r for r in unread]
+    after = _chunks([r for r in here if r.topic_partition == mine and r.size])
+    elsewhere = _chunks([r for r in here if r.topic_partition != mine and r.size])
+    before = [(r._replace(start=max(r.start, r.end - _BEFORE)),) for r in read if r.topic_partition == mine and r.size]
+    pairs = zip_longest(after, elsewhere)
+    return [each for pair in pairs for each in pair if each] + before
+
+
+def _chunks(ranges: Sequence[OffsetRange]) -> Iterator[Ranges]:
+    """Yield the first offsets of ranges: few alone, and then ever more together."""
+    left = list(ranges)
+    for size in _SIZES:
+        chunk: list[OffsetRange] = []
+        while left and (room := size - sum(r.size for r in chunk)):
+            r = left.pop(0)
+            here = min(room, r.size)
+            chunk.append(r._replace(end=r.start + here))
+            left[:0] = [r._replace(start=r.start + here)] if here < r.size else []
+        if chunk:
+            yield tuple(chunk)
 
 
 def row_of(records: DataFrame, batch: Batch, error: str) -> DataFrame:

@@ -24,6 +24,7 @@ from offsetkeeper.errors import (
     SinkError,
     SinkMismatch,
     TokenUnavailable,
+    UnknownTopic,
 )
 from offsetkeeper.kafka.clients import library, open_client, open_producer, redact
 from offsetkeeper.kafka.codes import FENCED, NO_REASON, OF_RECORD, PURGED, TOO_LONG, CodeVerdict, judge
@@ -121,7 +122,8 @@ class _Look:
         """Return the number of a topic's partitions.
 
         Raises:
-            SinkError: the topic is not there.
+            UnknownTopic: the topic is not there.
+            SinkError, Refused: it is not known.
         """
 
         def ask(left_s: float) -> int:
@@ -133,6 +135,8 @@ class _Look:
         try:
             return retry(_passes, self._slot.timeout_s, ask)
         except library().KafkaException as error:
+            if judge(error.args[0]) in {CodeVerdict.UNKNOWN_TOPIC, CodeVerdict.NOT_SEEN}:
+                raise UnknownTopic(f"{self._slot.brokers} has no topic {topic}") from error
             raise self.failure(error.args[0], f"topic {topic}") from error
 
     def failure(self, error: Any, what: str) -> OffsetkeeperError:
@@ -195,9 +199,27 @@ class Turn:
         """Return the number of a topic's partitions.
 
         Raises:
-            SinkError: the topic is not there.
+            UnknownTopic: the topic is not there.
+            SinkError, Refused: it is not known.
         """
         return self._look.partitions(topic)
+
+    def rehearse(self, messages: Iterable[Message]) -> None:
+        """Write messages in a transaction, and abort it; the slot was taken.
+
+        Raises:
+            RowMismatch, SinkMismatch, SinkError, Refused: they cannot be written.
+        """
+        try:
+            self._producer.begin_transaction()
+            for message in messages:
+                self._send(message)
+            self._flush()
+            self._check()
+        except (library().KafkaException, SystemError) as error:
+            raise self._failure(([*self._failed, _kafka_error(error)])[0]) from error
+        finally:
+            self._abort()
 
     def write(self, messages: Iterable[Message], saying: Saying, agree: Callable[[], object] = lambda: None) -> None:
         """Write messages and a text in one transaction; the slot was taken, and its text is `saying.before`.

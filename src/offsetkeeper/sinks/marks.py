@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from offsetkeeper.core.mark import OutputMark, check_left
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import MarkMoved, Refused
-from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Seen, Writer, lost_by_target
+from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, RolledBack, Seen, Writer, lost_by_target
 from offsetkeeper.sinks.table import Rows
 
 log = logging.getLogger("offsetkeeper")
@@ -218,6 +218,16 @@ class Marks:
         elif self._seen(connection, key).mark == mark:  # else another run was faster
             raise self._swallowed(connection, key) if taken is None else self._hidden(connection, key, taken)
 
+    def rehearse(self, _: MarkKey, finish: Callable[[Any], None]) -> None:
+        """See `Lander`: the rows are merged in a transaction that is rolled back."""
+
+        def work(connection: Any) -> None:
+            finish(connection)
+            raise RolledBack
+
+        with suppress(RolledBack):
+            self.session.transaction(work)
+
     def _seen(self, connection: Any, key: MarkKey) -> Seen:
         [(target, text)] = connection.execute(self._sql(_SEEN), tuple(key)).fetchall()
         mark = None if text is None else OutputMark.parse(_decoded(text))
@@ -303,7 +313,7 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
             raise
         log.warning("a batch that is tried again may be written twice, as at_least_once allows: %s", error)
         return Writer(rows.write)
-    return Lander(rows.stage, marks.seen, marks.land, lost_by_target, writes_to=marks.table)
+    return Lander(rows.stage, marks.seen, marks.land, lost_by_target, marks.rehearse, writes_to=marks.table)
 
 
 def within(rows: Rows, marks: Marks, moved_from: Callable[[Any, MarkKey], str] = lambda *_: "") -> Joiner:

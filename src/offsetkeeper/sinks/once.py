@@ -112,6 +112,18 @@ class Once:
                 raise
         return WriteResult(used=True, target=seen.target if target is None else target)
 
+    def rehearse(self, frame: DataFrame, batch: Batch) -> None:
+        """Do what `write` does, as far as it can be taken back; no mark changes.
+
+        Raises:
+            SinkError, RowMismatch, SinkMismatch, Refused: the rows cannot be written.
+        """
+        staged = self.lander.stage(frame, batch)
+        if self.lander.rehearse is not None:
+            self.lander.rehearse(MarkKey(batch.group, self.output), staged)
+        elif self.lander.late:
+            frame.write.format("noop").mode("overwrite").save()
+
     def make_void(self, batch: Batch, landed: Landed = _NO_BATCH) -> Outcome:
         """Make sure that a given-up batch can never land; return its outcome, which is not ABSENT or PARTLY.
 

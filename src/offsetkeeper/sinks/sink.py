@@ -53,6 +53,10 @@ class Joiner:
     follow: Callable[[Any, MarkKey, OutputMark], object] = lambda *_: None
 
 
+class RolledBack(Exception):
+    """Ends a transaction that is only tried."""
+
+
 class MarkKey(NamedTuple):
     """The key of a mark: the consumer group, and the name of the output (empty if it is the only one)."""
 
@@ -113,6 +117,8 @@ class Lander:
         writes_to: the name of the target, where outputs of one name share a mark whatever they write to: then the mark
             also says in which target its batch is. The same for each way to write the name. Empty if each target has
             its own mark.
+        rehearse: writes what `stage` returned, and takes it back: for an output whose `stage` does not show yet whether
+            every row can be written. None if it does, or if nothing can be taken back.
         expires: whether the output forgets the mark of a group that writes nothing for a long time. Then the mark may
             be missing if no batch is pending.
     """
@@ -121,6 +127,7 @@ class Lander:
     seen: Callable[[MarkKey], Seen]
     land: Callable[..., str | None]
     lost: Callable[[Landed, Seen], str] = lost_by_mark
+    rehearse: Callable[[MarkKey, Any], object] | None = None
     expires: bool = False
     late: bool = False
     writes_to: str = ""

@@ -253,7 +253,14 @@ class Topic:
             raise SettingsError(f"{self!r}: {loop(self._name)}")
         self._closed = closed
         return Lander(
-            self._stage, self._seen, self._land, self._lost, expires=True, late=True, writes_to=self.writes_to
+            self._stage,
+            self._seen,
+            self._land,
+            self._lost,
+            self._rehearse,
+            expires=True,
+            late=True,
+            writes_to=self.writes_to,
         )
 
     def _closed_here(self, cluster: KafkaCluster) -> Topics:
@@ -360,19 +367,23 @@ class Topic:
         else:
             self._land_several([self._slot(key, number) for number in range(self._slots)], saying, staged)
 
+    def _rehearse(self, key: MarkKey, staged: _Staged) -> None:
+        self._work(self._slot(key), None, staged.frame)
+
     def _land_one(self, slot: Slot, saying: Saying, frame: DataFrame | None) -> None:
-        answers: list[Any] = []
-        if frame is not None:
-            work = ship(task.answer, (slot, saying, self._name, self._closed), _SHIPPED)
-            # A barrier stage has no speculative tasks: two copies of the task would abort each other's transactions.
-            # Spark does not allow it with dynamic allocation.
-            rows = frame.repartition(1)
-            answers = map_in_arrow(rows, work, task.RESULT, barrier=_has_barriers(frame)).collect()
+        if frame is None or not self._work(slot, saying, frame):  # Spark runs no task if it knows that it is empty
+            task.land(slot, saying, self._name, ())
+
+    def _work(self, slot: Slot, saying: Saying | None, frame: DataFrame) -> bool:
+        """Let one task land all rows, or rehearse that without a saying; return whether there was one."""
+        work = ship(task.answer, (slot, saying, self._name, self._closed), _SHIPPED)
+        # A barrier stage has no speculative tasks: two copies of the task would abort each other's transactions.
+        # Spark does not allow it with dynamic allocation.
+        answers = map_in_arrow(frame.repartition(1), work, task.RESULT, barrier=_has_barriers(frame)).collect()
         for answer in answers:
             if answer["error"] is not None:
                 raise getattr(errors, answer["error"])(answer["message"])
-        if not answers:  # no rows: Spark runs no task if it knows that a frame is empty
-            task.land(slot, saying, self._name, ())
+        return bool(answers)
 
     def _land_several(self, slots: list[Slot], saying: Saying, staged: _Staged) -> None:
         share = several.Share(slots, saying, self._name, staged.sources, self._closed)

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import MarkMoved, OffsetkeeperError, RowMismatch, SinkMismatch
+from offsetkeeper.errors import MarkMoved, OffsetkeeperError, RowMismatch, SinkError, SinkMismatch, UnknownTopic
 from offsetkeeper.kafka.transactions import Message, Saying, Slot, Turn
 from offsetkeeper.sinks.limits import Limits, check
 
@@ -33,9 +33,9 @@ _LIMITS = {
 
 
 def answer(
-    slot: Slot, saying: Saying, name: str | None, closed: Topics, batches: Iterator[pa.RecordBatch]
+    slot: Slot, saying: Saying | None, name: str | None, closed: Topics, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Land the batch, and yield the type and the text of an error, or nulls.
+    """Land the batch, or rehearse it without a saying; and yield the type and the text of an error, or nulls.
 
     The task itself does not fail: the process with the ledger decides about another try.
     """
@@ -43,7 +43,10 @@ def answer(
 
     error, message = None, None
     try:
-        land(slot, saying, name, batches, closed)
+        if saying is None:
+            rehearse(slot, name, batches, closed)
+        else:
+            land(slot, saying, name, batches, closed)
     except OffsetkeeperError as failure:
         error, message = type(failure).__name__, str(failure)
     for _ in batches:  # read the rest: Spark waits until it is read
@@ -76,6 +79,13 @@ def land(
     if found != saying.before:
         raise MarkMoved(f"group {slot.name!r} at {slot.brokers} has the mark {found!r} instead of {saying.before!r}")
     turn.write(messages(batches, name, partitions_of(turn, closed)), saying)
+
+
+def rehearse(slot: Slot, name: str | None, batches: Iterable[pa.RecordBatch], closed: Topics) -> None:
+    """Write all rows in a transaction that is aborted; the arguments and errors are those of `land`."""
+    turn = Turn(slot)
+    turn.take()
+    turn.rehearse(messages(batches, name, partitions_of(turn, closed)))
 
 
 def partitions_of(turn: Turn, closed: Topics) -> Callable[[str], int]:
@@ -127,12 +137,21 @@ def messages(
             where = name if topic is None else topic
             if where is None:
                 raise RowMismatch(f"column topic: a row has no topic, and Topic(…) has no name; {_NOTHING}")
-            count = partitions(where)
+            count = _count(partitions, where, of_row=topic is not None)
             if partition is not None and not 0 <= partition < count:
                 raise RowMismatch(
                     f"column partition: a row has {partition}, but topic {where} has {count} partitions; {_NOTHING}"
                 )
             yield Message(where, value, key, -1 if partition is None else partition, time or 0, _headers(headers))
+
+
+def _count(partitions: Callable[[str], int], topic: str, *, of_row: bool) -> int:
+    try:
+        return partitions(topic)
+    except UnknownTopic as error:
+        if of_row:
+            raise RowMismatch(f"column topic: {error}, which a row names; {_NOTHING}") from error
+        raise SinkError(f"{error}; {_NOTHING}") from error
 
 
 def _as_bytes(batch: pa.RecordBatch) -> pa.RecordBatch:

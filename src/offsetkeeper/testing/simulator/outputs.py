@@ -79,6 +79,10 @@ class Frame:
         """Return a frame without records."""
         return replace(self, ranges=())
 
+    def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
+        """Return whether Kafka holds none of the records."""
+        return not self.cluster.read(self.ranges, self.topic_ids, self.cluster_id, self.leader_epochs)
+
     def persist(self) -> None:
         """Do nothing: what is read twice within a step is the same."""
 

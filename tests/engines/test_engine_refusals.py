@@ -1,0 +1,59 @@
+"""What each output refuses is its record's fault: it goes to the dead letters, and all else into the output."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+
+from engines.lab import Lab
+from engines.misfits import LETTERS
+from engines.refusals import KINDS, Refusing
+from offsetkeeper import Batch, Policies
+from offsetkeeper.errors import RowMismatch
+from offsetkeeper.sinks import Table
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture
+def output(kind: str, lab: Lab, request: pytest.FixtureRequest, tmp_path: Path) -> Refusing:
+    """An output of the kind."""
+    return KINDS[kind](lab, request, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(each, marks=pytest.mark.xdist_group("test_cassandra") if each == "Cassandra" else ())
+        for each in KINDS
+    ],
+)
+def test_each_record_that_an_output_refuses_is_in_the_dead_letters_and_all_others_in_the_output(
+    lab: Lab, topic: NewTopic, output: Refusing, tmp_path: Path
+) -> None:
+    """Also the very first: before it goes, others were tried, and nothing of these trials stays."""
+
+    def process(frame: DataFrame, _: Batch) -> DataFrame:
+        return frame.selectExpr(*output.columns)
+
+    source = topic(1)
+    values = [value for each in output.wrong for value in (each, "good")]
+    lab.produce(source, *values)
+    bad = [offset for offset, value in enumerate(values) if value != "good"]
+    with closing(sqlite3.connect(tmp_path / "letters.db")) as connection:
+        connection.execute(LETTERS)
+        letters = Table(f"sqlite:///{tmp_path}/letters.db", "letters")
+        with pytest.raises(RowMismatch):
+            lab.pipeline(source, attempts=1).run(lab.spark, process, sink=output.sink, until="caught_up")
+        assert output.offsets() == []
+        pipeline = lab.pipeline(source, attempts=1, policies=Policies(poison="quarantine"), dead_letters=letters)
+        pipeline.run(lab.spark, process, sink=output.sink, guarantee="exactly_once", until="caught_up")
+        found = connection.execute('select "offset", cast(value as text), error from letters order by 1').fetchall()
+    assert [offset for offset, _, _ in found] == bad
+    assert output.offsets() == [offset for offset, value in enumerate(values) if value == "good"]
+    assert all(error.startswith("RowMismatch: ") for _, _, error in found)
