@@ -32,6 +32,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.offsets import OffsetRange
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import open_reader
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.kafka import KafkaServer
@@ -185,9 +186,9 @@ def main() -> None:
 
 def readers_of(spark: SparkSession, brokers: str) -> dict[str, Read]:
     """Return all readers, by name."""
-    tuned = open_reader("connector", brokers=brokers, group="benchmark")
+    tuned = open_reader("connector", KafkaCluster(brokers), group="benchmark")
     found: dict[str, Read] = {
-        name: partial(open_reader("packed", brokers=brokers, group="benchmark", options=options).read, spark)
+        name: partial(open_reader("packed", KafkaCluster(brokers, options), group="benchmark").read, spark)
         for name, options in PACKED.items()
     }
     return found | {

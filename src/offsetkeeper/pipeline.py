@@ -120,16 +120,7 @@ class Pipeline:
         if not isinstance(kafka, Mapping | None):
             raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # may be secret
         self._cluster = KafkaCluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, retry_timeout_s))
-        self._reader = open_reader(
-            reader,
-            brokers=brokers,
-            options=kafka or {},
-            isolation=isolation,
-            headers=headers,
-            split=split,
-            stall_s=stall_s,
-            group=group,
-        )
+        self._reader = open_reader(reader, self._cluster, group=group, headers=headers, split=split, stall_s=stall_s)
         self._dead_letters = None if dead_letters is None else Outputs.dead_letters(dead_letters)
         if (self._dead_letters is None) is (self._subscription.policies.poison == "quarantine"):
             raise SettingsError("Policies(poison='quarantine') and dead_letters=… go together: give both or neither")

@@ -129,7 +129,7 @@ def values(frame: DataFrame, _: Batch) -> DataFrame:
 
 def connector(brokers: str, options: dict[str, str]) -> None:
     """Read by Spark's own connector; what is wrong is told before Spark is asked."""
-    reader = open_reader("connector", brokers=brokers, group="g", options=options)
+    reader = open_reader("connector", KafkaCluster(brokers, options), group="g")
     reader.read(cast("SparkSession", None), [OffsetRange("t", 0, 0, 1)])
 
 

@@ -125,10 +125,8 @@ def frame_of(spark: SparkSession, server: KafkaServer, name: str, asked: Asked) 
     kind, options = READERS[name]
     reader = open_reader(
         kind,
-        brokers=server.bootstrap,
+        KafkaCluster(server.bootstrap, {**asked.options, **options}, isolation=asked.isolation),
         group="test",
-        options={**asked.options, **options},
-        isolation=asked.isolation,
         headers=True,
         split=asked.split,
         stall_s=20,

@@ -22,6 +22,7 @@ import importlib.util, json, sys, warnings
 warnings.simplefilter("ignore")
 from pyspark.sql import SparkSession
 from offsetkeeper.core.offsets import (OffsetRange)
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import open_reader
 
 master, brokers, topic, native = sys.argv[1:]
@@ -40,7 +41,7 @@ def known(batches):
 
 result = {"known": [row.found for row in spark.range(0, 1, 1, 1).mapInArrow(known, "found boolean").collect()]}
 options = {"offsetkeeper.native": native}
-reader = open_reader("packed", brokers=brokers, group="test", headers=True, options=options)
+reader = open_reader("packed", KafkaCluster(brokers, options), group="test", headers=True)
 ranges = [OffsetRange(topic, partition, 1, 50) for partition in range(3)]
 rows = reader.read(spark, ranges).select("partition", "offset").collect()
 result["rows"] = sorted([row.partition, row.offset] for row in rows)

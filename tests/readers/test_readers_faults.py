@@ -21,6 +21,7 @@ from offsetkeeper.errors import (
     SettingsError,
     UnknownTopic,
 )
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, open_reader, reading_error, task_error
 from offsetkeeper.readers.consume import read
 from offsetkeeper.testing.kafka import KafkaServer
@@ -45,7 +46,7 @@ def error_of(
     spark: SparkSession, server: KafkaServer, name: str, wanted: OffsetRange, stall_s: float
 ) -> OffsetkeeperError | None:
     """Return offsetkeeper's error when a reader reads `wanted`."""
-    reader = open_reader(name, brokers=server.bootstrap, group="test", stall_s=stall_s)
+    reader = open_reader(name, KafkaCluster(server.bootstrap), group="test", stall_s=stall_s)
     try:
         reader.read(spark, [wanted]).collect()
     except Exception as error:  # noqa: BLE001 - what Spark raises is of many kinds

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, consume, messages, open_reader
 from offsetkeeper.readers.source import record_batch
 from offsetkeeper.testing.kafka import KafkaServer
@@ -52,7 +53,7 @@ def test_a_key_that_is_not_utf_8_is_given_as_spark_gives_it(
     produce(kafka_server, orders, *records * 50)  # so often that Python optimises the calls
     found = {}
     for name in ("packed", "connector"):
-        reader = open_reader(name, brokers=kafka_server.bootstrap, group="test", headers=True)
+        reader = open_reader(name, KafkaCluster(kafka_server.bootstrap), group="test", headers=True)
         rows = reader.read(spark, [OffsetRange(orders, 0, 0, 150)]).select("offset", "headers").collect()
         found[name] = {row.offset: [(h.key, bytes(h.value)) for h in row.headers] for row in rows}
     keys = [["plain"], ["\ufffd\ufffd"], ["<NULL>", "caf\ufffd", "café"]] * 50

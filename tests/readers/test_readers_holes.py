@@ -67,7 +67,7 @@ def test_ranges_may_begin_and_end_in_the_holes_of_a_compacted_log(
     end = compacted(kafka_server, orders, source)
     stretches = [(0, end), (0, 5), (5, 6), (5, 22), (20, 21), (end - 7, end)]
     readers = [
-        open_reader(n, brokers=kafka_server.bootstrap, group="test", stall_s=20) for n in ("packed", "connector")
+        open_reader(n, KafkaCluster(kafka_server.bootstrap), group="test", stall_s=20) for n in ("packed", "connector")
     ]
     while True:
         held = offsets(source, [(orders, 0, 0, end)])
@@ -92,7 +92,7 @@ def test_records_of_a_few_bytes_and_of_many_megabytes_come_in_one_range(
     total = sum(count for count, _ in sizes)
     expected = [size for count, size in sizes for _ in range(count)]
     for name in ("packed", "connector"):
-        reader = open_reader(name, brokers=kafka_server.bootstrap, group="test")
+        reader = open_reader(name, KafkaCluster(kafka_server.bootstrap), group="test")
         frame = reader.read(spark, [OffsetRange(orders, 0, 0, total)])
         rows = frame.selectExpr("offset", "length(value) as size", "replace(string(value), 'v', '') as rest").collect()
         assert [(row.offset, row.size, row.rest) for row in sorted(rows)] == [

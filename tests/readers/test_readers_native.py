@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import MissingExtra, SettingsError
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import check_options
 from offsetkeeper.readers import Source, open_reader
 from offsetkeeper.readers.consume import read
@@ -64,7 +65,7 @@ def test_keys_of_headers_that_the_client_library_does_not_give_come_as_from_spar
     produce(kafka_server, orders, [b"\xff", b"\xfe"], [b"a\0bc"], [b"", b"\xed\xa0\x80", b"plain"])
     found = []
     for name, options in (("packed", COMPILED), ("connector", {})):
-        reader = open_reader(name, brokers=kafka_server.bootstrap, group="test", headers=True, options=options)
+        reader = open_reader(name, KafkaCluster(kafka_server.bootstrap, options), group="test", headers=True)
         some = reader.read(spark, [OffsetRange(orders, 0, 0, 3)]).select("offset", "headers").collect()
         found.append({row.offset: [(h.key, bytes(h.value)) for h in row.headers] for row in some})
     assert found[0] == found[1]

@@ -41,7 +41,7 @@ def reader_of(name: str, guarded: Guarded, password: str = PASSWORD) -> Reader:
     """Return a reader for `shop`; `python` is the packed one, not compiled."""
     given = {**options(password), **(PYTHON if name == "python" else {})}
     kind = "packed" if name == "python" else name
-    return open_reader(kind, brokers=guarded.brokers, group="test", options=given, stall_s=20)
+    return open_reader(kind, KafkaCluster(guarded.brokers, given), group="test", stall_s=20)
 
 
 @pytest.mark.parametrize("name", ["packed", "python", "connector"])
@@ -74,7 +74,7 @@ def test_logs_of_everything_at_debug_show_no_secret(
     caplog.set_level(logging.DEBUG)
     key = {"ssl.key.pem": PEM_KEY, "ssl.certificate.pem": "none"} if name == "connector" else {}
     with debug_log(spark, tmp_path / "jvm.log"):
-        reader = open_reader(name, brokers=guarded.brokers, group="test", options={**options(), **key}, stall_s=20)
+        reader = open_reader(name, KafkaCluster(guarded.brokers, {**options(), **key}), group="test", stall_s=20)
         assert len(reader.read(spark, [OffsetRange(orders, 0, 1, 5)]).collect()) == 4
     jvm = (tmp_path / "jvm.log").read_text("utf-8")
     assert "Command to send" in caplog.text
@@ -161,5 +161,5 @@ def test_a_topic_that_the_user_may_not_read_is_named(
 def test_an_option_that_only_the_packed_reader_takes_is_refused_by_the_other() -> None:
     given = {"enable.ssl.certificate.verification": "false"}
     with pytest.raises(SettingsError, match="reader='packed'"):
-        open_reader("connector", brokers="localhost:9092", group="test", options=given)
-    assert open_reader("packed", brokers="localhost:9092", group="test", options=given)
+        open_reader("connector", KafkaCluster("localhost:9092", given), group="test")
+    assert open_reader("packed", KafkaCluster("localhost:9092", given), group="test")

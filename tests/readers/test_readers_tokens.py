@@ -12,6 +12,7 @@ from fixtures.guarded import BEARER, Guarded, oidc_options, provider_options
 from fixtures.tls_gate import TlsGate
 from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import SettingsError, TokenUnavailable
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import open_reader, reading_error
 
 pytestmark = pytest.mark.xdist_group("test_readers_security")  # the same broker
@@ -35,7 +36,7 @@ def test_tokens_come_from_an_endpoint(
     name: str, more: dict[str, str], guarded: Guarded, token_endpoint: str, receipts: str, spark: SparkSession
 ) -> None:
     options = {**oidc_options(token_endpoint), **more}
-    reader = open_reader(name, brokers=guarded.tokens, group="test", options=options, stall_s=20)
+    reader = open_reader(name, KafkaCluster(guarded.tokens, options), group="test", stall_s=20)
     frame = reader.read(spark, [OffsetRange(receipts, 0, 1, 5)])
     assert [row.offset for row in frame.select("offset").collect()] == [1, 2, 3, 4]
 
@@ -48,7 +49,7 @@ def test_the_connector_too_knows_an_endpoint_by_the_authorities_of_its_own(
     authority = str(certificates.ca) if form == "location" else certificates.ca.read_text()
     with TlsGate(certificates.right, urlsplit(token_endpoint).port or 0) as gate:
         options = oidc_options(f"https://127.0.0.1:{gate.port}/token") | {f"https.ca.{form}": authority}
-        reader = open_reader("connector", brokers=guarded.tokens, group="test", options=options, stall_s=20)
+        reader = open_reader("connector", KafkaCluster(guarded.tokens, options), group="test", stall_s=20)
         frame = reader.read(spark, [OffsetRange(receipts, 0, 1, 5)]).select("offset")
         assert [row.offset for row in frame.collect()] == [1, 2, 3, 4]
 
@@ -58,7 +59,7 @@ def test_a_provider_is_called_on_the_executor_and_what_it_raises_is_told_without
 ) -> None:
     spark.sparkContext.addPyFile(str(PROVIDER))
     options = provider_options(tmp_path / "calls")
-    reader = open_reader("packed", brokers=guarded.tokens, group="test", options=options, stall_s=20)
+    reader = open_reader("packed", KafkaCluster(guarded.tokens, options), group="test", stall_s=20)
     frame = reader.read(spark, [OffsetRange(receipts, 0, 1, 5)], {}).select("offset")
     assert [row.offset for row in frame.collect()] == [1, 2, 3, 4]
     (tmp_path / "calls.broken").touch()
@@ -73,8 +74,8 @@ def test_a_provider_is_called_on_the_executor_and_what_it_raises_is_told_without
 def test_the_connector_says_why_it_takes_no_provider_and_takes_java_s_own(tmp_path: Path) -> None:
     options = provider_options(tmp_path / "calls")
     with pytest.raises(SettingsError, match=r"is Java, and cannot call the token provider token_provider:token: use"):
-        open_reader("connector", brokers="localhost:9092", group="test", options=options)
+        open_reader("connector", KafkaCluster("localhost:9092", options), group="test")
     with pytest.raises(SettingsError, match=r"needs sasl\.oauthbearer\.method=oidc for Spark's own Kafka connector"):
-        open_reader("connector", brokers="localhost:9092", group="test", options=BEARER)
+        open_reader("connector", KafkaCluster("localhost:9092", BEARER), group="test")
     given = {"offsetkeeper.java.sasl.login.callback.handler.class": "com.example.Login"}
-    assert open_reader("connector", brokers="localhost:9092", group="test", options=options | given)
+    assert open_reader("connector", KafkaCluster("localhost:9092", options | given), group="test")

@@ -43,7 +43,7 @@ def test_records_of_the_topic_that_has_the_old_name_are_not_given(
     for each in (orders, others):
         fill(kafka_server, each, 5)
     old, wanted = ids_of(kafka_server, orders, others), [OffsetRange(each, 0, 1, 5) for each in (orders, others)]
-    reader = open_reader(name, brokers=kafka_server.bootstrap, group="test")
+    reader = open_reader(name, KafkaCluster(kafka_server.bootstrap), group="test")
     assert reader.read(spark, wanted, old).count() == 8
     make_again(kafka_server, orders)
     fill(kafka_server, orders, 5)

@@ -77,7 +77,7 @@ def asked() -> QueryRun:
         None,
         KafkaCluster(BROKERS),
         Subscription(Topics.of(["orders"])),
-        open_reader(brokers=BROKERS, group="shop"),
+        open_reader("auto", KafkaCluster(BROKERS), group="shop"),
         Outputs.of(write),
         None,
         Guarantee.AT_LEAST_ONCE,

@@ -10,6 +10,7 @@ import pytest
 
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import SparkTooOld
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import ConnectorReader, StreamStart, open_reader
 from offsetkeeper.readers.releases import check_packed_streams, connector_package, packed_streams, spark_version
 
@@ -68,7 +69,7 @@ def test_the_older_of_session_and_client_decides(monkeypatch: pytest.MonkeyPatch
 def test_auto_and_packed_look_at_no_checkpoint_where_spark_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConnectorReader, "for_query", lambda self, *_: self)
     old: Any = Session("4.1.4")
-    auto, packed = (open_reader(name, brokers="127.0.0.1:1", group="g") for name in ("auto", "packed"))
+    auto, packed = (open_reader(name, KafkaCluster("127.0.0.1:1"), group="g") for name in ("auto", "packed"))
     assert isinstance(auto.for_query(old, START, pytest.fail), ConnectorReader)
     with pytest.raises(SparkTooOld):
         packed.for_query(old, START, pytest.fail)
@@ -78,6 +79,6 @@ def test_auto_goes_on_with_the_connector_where_that_has_begun(monkeypatch: pytes
     monkeypatch.setattr(ConnectorReader, "for_query", lambda self, *_: self)
     monkeypatch.setattr(pyspark, "__version__", "4.2.0")
     new: Any = Session("4.2.0")
-    auto = open_reader("auto", brokers="127.0.0.1:1", group="g")
+    auto = open_reader("auto", KafkaCluster("127.0.0.1:1"), group="g")
     assert isinstance(auto.for_query(new, START, lambda: True), ConnectorReader)
     assert auto.for_query(new, START, lambda: False) is auto

@@ -179,9 +179,7 @@ def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise SettingsError("--process needs Spark: pip install 'offsetkeeper[spark]'") from error
-    reader = open_reader(
-        brokers=cluster.brokers, options=cluster.options, isolation=cluster.isolation, headers=True, group=made.group
-    )
+    reader = open_reader("auto", cluster, group=made.group, headers=True)
     running = SparkSession.getActiveSession()
     spark = running or SparkSession.builder.appName(f"offsetkeeper replay {made.group}").getOrCreate()
     try:

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
-from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.executors import our_error
 from offsetkeeper.errors import (
     BrokerError,
@@ -17,7 +16,6 @@ from offsetkeeper.errors import (
     SettingsError,
     UnknownTopic,
 )
-from offsetkeeper.kafka.clients import NO_OPTIONS, check_brokers, check_isolation, check_options
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.packed import AutoReader, PackedReader
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from offsetkeeper.core.offsets import OffsetRange, TopicPartition
+    from offsetkeeper.kafka import KafkaCluster
 
 __all__ = [
     "AutoReader",
@@ -134,12 +133,10 @@ class Reader(Protocol):
 
 
 def open_reader(
-    name: str = "auto",
+    name: str,
+    cluster: KafkaCluster,
     *,
-    brokers: str,
     group: str,
-    options: Mapping[str, str] = NO_OPTIONS,
-    isolation: Isolation = "read_committed",
     headers: bool = False,
     split: int | Literal["auto"] | None = None,
     stall_s: float = 60,
@@ -149,10 +146,8 @@ def open_reader(
     Args:
         name: "packed" reads with few tasks in Python; "connector" with Spark's own Kafka connector, whose jars the
             session must have; "auto" is "packed", except for queries if Spark does not support it.
-        brokers: `host:port,host:port,…`.
+        cluster: Kafka; with `read_committed` records of aborted transactions are skipped.
         group: the consumer group; Kafka only sees the label `offsetkeeper-<group>`, and the group is never joined.
-        options: settings of librdkafka: security.protocol, sasl.*, ssl.* and all others.
-        isolation: `read_committed` skips records of aborted transactions.
         headers: whether frames have the column `headers`.
         split: the most offsets for one task; larger ranges are cut. With None, a partition stays in one task; with
             "auto" too, but where rows may come in any order (`Reader.in_any_order`).
@@ -174,10 +169,10 @@ def open_reader(
     if not stall_s > 0:
         raise SettingsError(f"stall_s={stall_s} must be more than 0 seconds")
     source = Source(
-        check_brokers(brokers),
-        check_options(options),
+        cluster.brokers,
+        dict(cluster.options),
         f"offsetkeeper-{group}",
-        check_isolation(isolation),
+        cluster.isolation,
         headers=headers,
         stall_s=stall_s,
     )
