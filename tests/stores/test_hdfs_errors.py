@@ -109,7 +109,7 @@ def test_what_httpfs_says_of_a_rename_counts(told: str, outcome: str | type[Offs
 def test_an_answer_that_cannot_be_read_after_a_rename_leaves_its_outcome_unknown() -> None:
     url = _answering(200, "{}\r\n", "Content-Encoding: gzip\r\n")
     with closing(WebHdfs(read_url(url, (), OWN))) as client, pytest.raises(OutcomeUnknown):
-        client.call("PUT", "/a", "RENAME", lost=OutcomeUnknown)
+        client.call("RENAME", "/a", lost=OutcomeUnknown)
 
 
 def _answering(status: int, text: str, more: str = "") -> str:
@@ -144,7 +144,7 @@ def test_a_redirect_from_tls_to_plain_text_is_refused_and_nothing_is_sent(
         with TlsGate(certificates.right, leading or 0) as gate:
             url = f"swebhdfs://127.0.0.1:{gate.port}/store?ca_bundle={certificates.ca}"
             with closing(WebHdfs(read_url(url, (), OWN))) as client, pytest.raises(Refused) as caught:
-                client.call("PUT", "/store/1.json", operation, content=b"{}")
+                client.call(operation, "/store/1.json", content=b"{}")
         assert "leads to a DataNode without it, to which nothing was sent: set dfs.http.policy" in str(caught.value)
         assert "t0ken" not in str(caught.value)
         plain.settimeout(0)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of, no_more
-from offsetkeeper.clients.hdfs import OWN, WebHdfs, statuses
+from offsetkeeper.clients.hdfs import MISSING, OWN, WebHdfs, statuses
 from offsetkeeper.clients.url import read_url
 from offsetkeeper.core import environment
 from offsetkeeper.errors import Refused, StoreError
@@ -102,7 +102,7 @@ class HdfsFiles:
                 yield name, Stamp(self._clock.here(each["modificationTime"] / 1000), each["length"])
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
-        answer = self._client.call("GET", self._of(folder), "LISTSTATUS", missing=True)
+        answer = self._client.call("LISTSTATUS", self._of(folder), none_if=MISSING)
         if answer is None:
             return []
         self._clock.told(answer.headers.get("Date", ""))
@@ -112,7 +112,7 @@ class HdfsFiles:
         folder, _, own = name.rpartition("/")
         temporary = f"{folder}/.{own}.{environment.token(4)}.tmp".lstrip("/")  # Spark ignores such names
         try:
-            self._client.call("PUT", self._of(temporary), "CREATE", content=content, size=size, overwrite="false")
+            self._client.call("CREATE", self._of(temporary), content=content, size=size, overwrite="false")
         except StoreError:
             with suppress(StoreError):
                 self._delete(temporary)
@@ -130,7 +130,7 @@ class HdfsFiles:
         return renamed
 
     def _delete(self, name: str) -> None:
-        self._client.call("DELETE", self._of(name), "DELETE")
+        self._client.call("DELETE", self._of(name))
 
     def _of(self, name: str) -> str:
         return f"{self._path}/{name}".rstrip("/") or "/"

@@ -21,6 +21,8 @@ from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 
 OWN = ("ca_bundle",)
+MISSING, TAKEN = "FileNotFoundException", "FileAlreadyExistsException"  # of a file
+_METHODS = {"CREATE": "PUT", "MKDIRS": "PUT", "RENAME": "PUT", "DELETE": "DELETE"}  # of other operations: GET
 _REDIRECTS, _REDIRECT, _SERVER_ERROR = 300, 307, 500
 _HTTP, _HTTPS = 80, 443
 # They log addresses and headers; a NameNode's redirect has a delegation token in them.
@@ -31,11 +33,10 @@ _MOST_VALUES = 8_000_000  # of an answer that is JSON: each name has a dozen
 _LARGEST = 2**63  # no number of a file is as large
 _PART = 16 << 20  # bytes of a part of a file that is copied
 T = TypeVar("T")
-_TAKEN = "FileAlreadyExistsException"
 _STANDBY = "StandbyException"
 # Surely not done, and worth a retry: start, safe mode, failover of NameNodes, lease of another client, full quota.
 _PASSING = {
-    *("RetriableException", "SafeModeException", "AlreadyBeingCreatedException", "FileNotFoundException"),
+    *("RetriableException", "SafeModeException", "AlreadyBeingCreatedException", MISSING),
     *("NSQuotaExceededException", "DSQuotaExceededException", "LeaseExpiredException", _STANDBY),
 }
 # Surely not done, and fails until somebody changes something. Any other error comes from a server behind, such as a
@@ -118,29 +119,25 @@ class WebHdfs:
 
     def call(
         self,
-        method: str,
-        path: str,
         operation: str,
+        path: str,
         *,
         content: bytes | Iterator[bytes] = b"",
         size: int | None = None,
         lost: type[OffsetkeeperError] = StoreUnavailable,
-        missing: bool = False,
-        taken: bool = False,
+        none_if: str = "",
         late: bool = False,
         **parameters: str,
     ) -> httpx.Response | None:
         """Send one request to the NameNode, then to the DataNode of its answer; return the answer.
 
         Args:
-            method: see WebHDFS.
-            path: see WebHDFS.
             operation: see WebHDFS.
+            path: see WebHDFS.
             content: content of a file to create.
             size: its bytes, if the content comes in parts.
             lost: the error to raise if the request was sent and no answer came.
-            missing: whether to return None if the file does not exist.
-            taken: whether to return None if the file already exists.
+            none_if: name of an exception, MISSING or TAKEN: None is returned for it.
             late: whether something was written before, so that every failure is `lost`.
             parameters: see WebHDFS.
 
@@ -148,6 +145,7 @@ class WebHdfs:
             StoreUnavailable: surely not done, and worth another try.
             Refused: HDFS refused for good.
         """
+        method = _METHODS.get(operation, "GET")
         try:
             answer = self._ask(method, path, {"op": operation, **self._user, **parameters})
             if answer.status_code == _REDIRECT:
@@ -166,7 +164,7 @@ class WebHdfs:
         if answer.is_success and not _is_page(answer):
             return answer
         name, message = _exception(answer)
-        if (missing and name == "FileNotFoundException") or (taken and name == _TAKEN):
+        if name and name == none_if:
             return None
         raise self._refused(answer.status_code, name, message, lost, late=late)
 
@@ -178,8 +176,8 @@ class WebHdfs:
         Raises:
             OffsetkeeperError: see `call`; `lost` also if the answer makes no sense.
         """
-        none = option == "NONE"
-        answer = self.call("PUT", path, "RENAME", taken=none, lost=lost, destination=to, renameoptions=option)
+        taken = TAKEN if option == "NONE" else ""
+        answer = self.call("RENAME", path, none_if=taken, lost=lost, destination=to, renameoptions=option)
         if answer is None:
             return False
         return not answer.content or self.told(answer, _is_renamed, lost)  # a NameNode answers nothing
@@ -190,14 +188,14 @@ class WebHdfs:
         Raises:
             StoreUnavailable, Refused: see `call`; also for a file that is too large.
         """
-        answer = self.call("GET", path, "OPEN", missing=True, length=str(LARGEST_STORED + 1))
+        answer = self.call("OPEN", path, none_if=MISSING, length=str(LARGEST_STORED + 1))
         if answer is not None:
             check_size(len(answer.content), f"{self.host}{path}")
         return answer.content if answer else None
 
     def size(self, path: str) -> int | None:
         """Return the bytes of a file, or None if it does not exist."""
-        answer = self.call("GET", path, "GETFILESTATUS", missing=True)
+        answer = self.call("GETFILESTATUS", path, none_if=MISSING)
         return None if answer is None else int(self.told(answer, file_status)["length"])
 
     def parts(self, path: str, size: int) -> Iterator[bytes]:
@@ -208,7 +206,7 @@ class WebHdfs:
         """
         for start in range(0, size, _PART):
             wanted = min(_PART, size - start)
-            answer = self.call("GET", path, "OPEN", missing=True, offset=str(start), length=str(wanted))
+            answer = self.call("OPEN", path, none_if=MISSING, offset=str(start), length=str(wanted))
             if answer is None or len(answer.content) != wanted:
                 raise StoreUnavailable(f"{self.host}{path}: it has changed while it was copied, from {size} bytes")
             yield answer.content

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from offsetkeeper.clients.hdfs import OWN, WebHdfs, file_status, statuses
+from offsetkeeper.clients.hdfs import MISSING, OWN, WebHdfs, file_status, statuses
 from offsetkeeper.clients.url import UrlSettings, read_url
 from offsetkeeper.core import environment
 from offsetkeeper.errors import OutcomeUnknown, StoreError, StoreUnavailable
@@ -67,7 +67,7 @@ class _Folder:
         return None if content is None else File(content, stamp)
 
     def stamp(self, folder: str, name: str) -> str:
-        answer = self._client.call("GET", self._path(folder, name), "GETFILESTATUS", missing=True)
+        answer = self._client.call("GETFILESTATUS", self._path(folder, name), none_if=MISSING)
         return _stamp(self._client.told(answer, file_status)) if answer else ""
 
     def replication(self) -> str:
@@ -77,10 +77,10 @@ class _Folder:
 
     def create(self, folder: str, name: str, content: bytes) -> str:
         if folder not in self._made:
-            self._client.call("PUT", self._path(folder), "MKDIRS")
+            self._client.call("MKDIRS", self._path(folder))
             self._made.add(folder)
         temporary, path = self._path(_TEMPORARY, environment.token()), self._path(folder, name)
-        self._client.call("PUT", temporary, "CREATE", content=content, overwrite="false")
+        self._client.call("CREATE", temporary, content=content, overwrite="false")
         try:
             renamed = self._client.rename(temporary, path, "NONE", OutcomeUnknown)
         except StoreUnavailable:
@@ -88,14 +88,14 @@ class _Folder:
             raise
         if not renamed:
             with suppress(StoreError):
-                self._client.call("DELETE", temporary, "DELETE")
+                self._client.call("DELETE", temporary)
             return ""
-        answer = self._client.call("GET", path, "GETFILESTATUS", lost=OutcomeUnknown, late=True)
+        answer = self._client.call("GETFILESTATUS", path, lost=OutcomeUnknown, late=True)
         return _stamp(self._client.told(answer, file_status, OutcomeUnknown)) if answer else ""
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
         for name in names:
-            self._client.call("DELETE", self._path(folder, name), "DELETE")
+            self._client.call("DELETE", self._path(folder, name))
 
     def clean(self) -> None:
         oldest = environment.now_ms() - _ABANDONED_MS
@@ -105,7 +105,7 @@ class _Folder:
         self._client.close()
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
-        answer = self._client.call("GET", self._path(folder), "LISTSTATUS", missing=True)
+        answer = self._client.call("LISTSTATUS", self._path(folder), none_if=MISSING)
         return self._client.told(answer, statuses) if answer else []
 
     def _path(self, *names: str) -> str:
