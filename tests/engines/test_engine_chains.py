@@ -27,8 +27,8 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
-from offsetkeeper.operate.reset import Scope, apply_reset, known_history, plan_reset, plan_rewind, plan_undo
-from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.reset import apply_reset, known_history, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.reset_plan import ResetPlan, Scope
 from offsetkeeper.sinks import Lander, Table
 from offsetkeeper.testing.simulator.previews import Account, Act, Promise
 
@@ -146,7 +146,7 @@ class Chain:
         """Reset all partitions, or one."""
         to = self.chance.choice(("earliest", "latest", "offset"))
         one = self.chance.choice((None, TopicPartition(self.topic, self.chance.randrange(self.partitions))))
-        which: dict[str, Any] = {"scope": Scope(topics=[self.topic]) if one is None else Scope([one])}
+        which: dict[str, Any] = {"scope": self._scope(one)}
         with self._acting() as (ledger, cluster):
             target: Any = to
             if to == "offset":
@@ -155,6 +155,9 @@ class Chain:
             found = ledger.load()
             plan = plan_reset(found, ledger.store.address, cluster, target, history=known_history(ledger), **which)
             self._apply(ledger, cluster, plan)
+
+    def _scope(self, one: TopicPartition | None) -> Scope:
+        return Scope(topics=[self.topic]) if one is None else Scope([one])
 
     def undo(self) -> None:
         """Take the newest reset back."""
@@ -172,7 +175,7 @@ class Chain:
         """Take all positions out of the ledger, or that of one partition."""
         one = self.chance.choice((None, TopicPartition(self.topic, self.chance.randrange(self.partitions))))
         with self._acting() as (ledger, _):
-            plan = plan_forgetting(ledger.load(), [one] if one else [], [] if one else [self.topic])
+            plan = plan_forgetting(ledger.load(), self._scope(one))
             apply_forgetting(ledger, plan, "forget", force=True)
             rows, gone = self.rows(), {tp.partition for tp, _ in plan.positions}
             whole = self.topic not in plan.known  # what was forgotten before starts as start= says too

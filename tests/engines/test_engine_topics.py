@@ -13,7 +13,8 @@ from offsetkeeper import Policies, TopicPartition
 from offsetkeeper.errors import SettingsError, StartRefused, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
-from offsetkeeper.operate.reset import Scope, apply_reset, plan_reset
+from offsetkeeper.operate.reset import apply_reset, plan_reset
+from offsetkeeper.operate.reset_plan import Scope
 
 NewTopic = Callable[..., str]
 
@@ -56,7 +57,7 @@ def test_topics_that_appeared_between_two_runs_are_read_from_their_beginning(lab
         (base, [1, 1]),
     ):  # with no topic of the pattern left it is begun anew
         with lab.ledger() as ledger:
-            forgetting = plan_forgetting(ledger.snapshot, (), [forgotten])
+            forgetting = plan_forgetting(ledger.snapshot, Scope(topics=[forgotten]))
             assert any("if the group keeps a position of another topic that it finds" in n for n in forgetting.notes)
             apply_forgetting(ledger, forgetting, "begin anew")
         assert [row.start for row in latest.plan().rows] == starts
@@ -118,7 +119,7 @@ def test_of_a_topic_that_the_group_knows_a_chosen_partition_is_new_though_the_kn
     assert lab.read(name) == ["0", "1"]
     lab.produce(name, "0 again")
     with lab.ledger() as ledger, KafkaCluster(lab.kafka.bootstrap) as cluster:
-        forgetting = plan_forgetting(ledger.snapshot, [TopicPartition(name, 0)], ())
+        forgetting = plan_forgetting(ledger.snapshot, Scope([TopicPartition(name, 0)]))
         assert forgetting.start(TopicPartition(name, 0)) == "from its beginning"
         apply_forgetting(ledger, forgetting, "begin anew")
         skipping = plan_reset(ledger.load(), ledger.store.address, cluster, "latest", Scope([TopicPartition(other, 0)]))

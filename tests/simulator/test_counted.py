@@ -19,8 +19,8 @@ from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting
 from offsetkeeper.operate.outlook import outlook
-from offsetkeeper.operate.reset import Scope, Shift, apply_reset, plan_reset, plan_rewind
-from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
+from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind
+from offsetkeeper.operate.reset_plan import ResetPlan, Scope, load_plan
 from offsetkeeper.testing.simulator.kafka import FIRST, GROUP, TOPIC, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.operators import forget_positions
 from offsetkeeper.testing.simulator.world import World
@@ -181,7 +181,7 @@ def test_an_undo_of_a_skip_counts_what_was_read_since() -> None:
 def test_a_topic_that_was_forgotten_comes_again_from_where_the_preview_says() -> None:
     with counted("marked, from the earliest") as group:
         group.run()
-        plan: Forgetting = group.do(lambda world: forget_positions(world, [P1], ()))
+        plan: Forgetting = group.do(lambda world: forget_positions(world, Scope([P1])))
         assert [plan.start(tp) for tp, _ in plan.positions] == ["from its beginning"]
         group.run()
         assert group.rows() == {(0, 0): 1, (0, 1): 1, (1, 0): 2, (1, 1): 2}

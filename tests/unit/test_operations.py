@@ -25,7 +25,6 @@ from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import (
-    Scope,
     Shift,
     apply_reset,
     known_history,
@@ -34,7 +33,7 @@ from offsetkeeper.operate.reset import (
     plan_undo,
     taken_back,
 )
-from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan
+from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, Scope, load_plan
 from offsetkeeper.stores.memory import MemoryStore
 
 A0, A1, B0, NO = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("no", 0)))
@@ -366,15 +365,15 @@ def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: 
             plan_rewind(group.ledger, group.cluster, version)
     with pytest.raises(Refused, match=told):
         plan_undo(group.ledger, group.cluster)
-    group.do(plan_undo(group.ledger, group.cluster, topics=["a"])[0])
+    group.do(plan_undo(group.ledger, group.cluster, Scope(topics=["a"]))[0])
     assert group.offsets == {A0: 40, A1: 20, B0: 70}
     with pytest.raises(Refused, match="no partition of c is among the positions of group 'g'"):
-        plan_undo(group.ledger, group.cluster, topics=["c"])
+        plan_undo(group.ledger, group.cluster, Scope(topics=["c"]))
 
 
 def forget(group: Group, *partitions: TopicPartition, topics: Collection[str] = ()) -> None:
     """Take positions out of the ledger."""
-    apply_forgetting(group.ledger, plan_forgetting(group.ledger.load(), partitions, topics), "test")
+    apply_forgetting(group.ledger, plan_forgetting(group.ledger.load(), Scope(partitions, topics)), "test")
 
 
 def test_a_position_of_a_topic_that_the_group_never_read_is_told_and_can_be_forgotten(group: Group) -> None:
@@ -399,7 +398,7 @@ def test_an_undo_puts_back_what_was_forgotten_also_after_a_start_began_it_anew(g
     found = audit(group.ledger.history()[::-1], group.ledger.load())
     assert [(each.kind, each.start, each.end, each.explained) for each in found] == [(Kind.OVERLAP, 10, 40, True)]
     assert plan_rewind(group.ledger, group.cluster, 6).offsets == {A0: 10, A1: 20}
-    plan, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
+    plan, entry = plan_undo(group.ledger, group.cluster, Scope(topics=["a"]))
     assert (entry.event, plan.offsets) == ("forget", {A0: 40, A1: 20})
     group.do(plan)
     assert audit(group.ledger.history()[::-1], group.ledger.load())[0].explained
@@ -420,7 +419,7 @@ def test_a_position_that_the_store_has_lost_is_forgotten_and_undo_goes_past_that
     assert isinstance(store, MemoryStore)
     del store.memory.positions["g"][A0]
     assert group.ledger.load().missing == {A0}
-    plan = plan_forgetting(group.ledger.snapshot, {A0}, ())
+    plan = plan_forgetting(group.ledger.snapshot, Scope({A0}))
     assert plan.as_dict()["positions"] == [
         {"topic": "a", "partition": 0, "position": None, "start": "from its beginning"}
     ]
@@ -429,7 +428,7 @@ def test_a_position_that_the_store_has_lost_is_forgotten_and_undo_goes_past_that
     found = group.ledger.load()
     assert (found.missing, group.offsets) == (frozenset(), {A1: 15})
     assert [each.kind for each in audit(group.ledger.history()[::-1], found)] == [Kind.OVERLAP]
-    _, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
+    _, entry = plan_undo(group.ledger, group.cluster, Scope(topics=["a"]))
     assert (entry.event, entry.reason) == ("rewind", "test")
 
 
@@ -479,19 +478,19 @@ def test_an_undo_names_a_copy_that_took_a_position_out_and_goes_back_to_before_i
 
 
 def test_what_a_start_does_with_a_forgotten_partition_is_told(group: Group) -> None:
-    some, every = (plan_forgetting(group.ledger.load(), {A0}, topics) for topics in ((), ("a",)))
+    some, every = (plan_forgetting(group.ledger.load(), Scope({A0}, topics)) for topics in ((), ("a",)))
     assert [some.start(tp) for tp, _ in some.positions] == ["from its beginning"]
     assert [every.start(tp) for tp, _ in every.positions] == ["where start= says"] * 2
     assert (len(some.notes), len(every.notes)) == (4, 5)
     forget(group, A0)
-    rest = plan_forgetting(group.ledger.load(), {A1}, ())
+    rest = plan_forgetting(group.ledger.load(), Scope({A1}))
     assert rest.before == (A0,)
     assert rest.notes[-1].endswith("and now reads them where start= says: a 0")
-    assert plan_forgetting(group.ledger.load(), {A1}, ()).start(A1) == "where start= says"
+    assert plan_forgetting(group.ledger.load(), Scope({A1})).start(A1) == "where start= says"
     with pytest.raises(Refused, match="no partition of c is among the positions of group 'g'"):
-        plan_forgetting(group.ledger.load(), (), ["c"])
+        plan_forgetting(group.ledger.load(), Scope((), ["c"]))
     with pytest.raises(SettingsError, match="say which positions"):
-        plan_forgetting(group.ledger.load(), (), ())
+        plan_forgetting(group.ledger.load(), Scope())
 
 
 def test_what_the_refusal_of_an_undo_advises_leads_to_it(group: Group) -> None:
@@ -500,7 +499,7 @@ def test_what_the_refusal_of_an_undo_advises_leads_to_it(group: Group) -> None:
     with pytest.raises(Refused, match="reset this partition, for example to earliest, and name the partitions"):
         plan_undo(group.ledger, group.cluster)
     group.do(group.plan("earliest", B0))
-    plan, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
+    plan, entry = plan_undo(group.ledger, group.cluster, Scope(topics=["a"]))
     group.do(plan)
     assert (entry.version, group.offsets) == (5, {A0: 40, A1: 20, B0: 0})
 
@@ -508,7 +507,7 @@ def test_what_the_refusal_of_an_undo_advises_leads_to_it(group: Group) -> None:
 def test_undos_of_some_partitions_take_one_reset_back_part_by_part(group: Group) -> None:
     group.do(group.plan(15, topics=["a"]))
     for tp in (A0, A1):
-        plan, entry = plan_undo(group.ledger, group.cluster, partitions=[tp])
+        plan, entry = plan_undo(group.ledger, group.cluster, Scope([tp]))
         group.do(plan)
         assert entry.version == 5
     assert group.offsets == {A0: 40, A1: 20}
@@ -516,9 +515,9 @@ def test_undos_of_some_partitions_take_one_reset_back_part_by_part(group: Group)
 
 def test_an_undo_of_some_partitions_is_undone_by_the_next_one_of_them_or_of_all(group: Group) -> None:
     group.do(group.plan(15, topics=["a"]))
-    group.do(plan_undo(group.ledger, group.cluster, partitions=[A0])[0])
+    group.do(plan_undo(group.ledger, group.cluster, Scope([A0]))[0])
     for named, a0 in (([A0], 15), ([A0], 40), ([], 15), ([], 40)):
-        group.do(plan_undo(group.ledger, group.cluster, partitions=named)[0])
+        group.do(plan_undo(group.ledger, group.cluster, Scope(named))[0])
         assert group.offsets == {A0: a0, A1: 15}
 
 
@@ -527,7 +526,7 @@ def test_an_undo_takes_nothing_back_where_no_reset_moved_what_is_named(group: Gr
     group.do(group.plan(30, A0))
     group.run(OffsetRange(*B0, 5, 60))
     with pytest.raises(NotAllowed, match="no reset of these partitions to undo"):
-        plan_undo(group.ledger, group.cluster, topics=["b"])
+        plan_undo(group.ledger, group.cluster, Scope(topics=["b"]))
 
 
 def test_a_way_back_to_what_retention_has_cut_is_refused_or_clipped_and_what_is_lost_is_counted(group: Group) -> None:
@@ -612,7 +611,7 @@ def test_offsets_of_a_topic_that_was_made_again_are_refused(group: Group) -> Non
     with pytest.raises(Refused, match=told.format(40)):
         plan_rewind(group.ledger, group.cluster, 4)
     group.do(group.plan(10, A1))
-    group.do(plan_rewind(group.ledger, group.cluster, 4, partitions=[A1]))
+    group.do(plan_rewind(group.ledger, group.cluster, 4, Scope([A1])))
     assert group.offsets == {A0: 90, A1: 20}
 
 

@@ -30,8 +30,7 @@ from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError, listed
-from offsetkeeper.operate.reset import Scope, plan_reset
-from offsetkeeper.operate.reset_plan import select
+from offsetkeeper.operate.reset import plan_reset
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 
@@ -209,7 +208,7 @@ def seed(
     offsets = (
         _of_group(store, group, force=force) if from_file is None else read_csv(from_file, group, grouped=bool(group))
     )
-    chosen = select(offsets, *parse_scope(topic or []), "the offsets given")
+    chosen = parse_scope(topic or []).select(offsets, "the offsets given")
     offsets = {tp: offsets[tp] for tp in chosen}
     files = _open(context, place)
     edit = checkpoint.plan_seed(checkpoint.read_checkpoint(files, may_be_new=True), {source: offsets})
@@ -251,7 +250,7 @@ def move(
     positions = {tp: Position(at) for tp, at in found.next().positions.items()}
     with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
         snapshot = Snapshot("checkpoint", positions=positions)
-        made = plan_reset(snapshot, files.address, cluster, to, Scope(*parse_scope(topic or [])), clip=clip)
+        made = plan_reset(snapshot, files.address, cluster, to, parse_scope(topic or []), clip=clip)
     edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
     edit = replace(edit, notes=(*edit.notes, *made.clips))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)

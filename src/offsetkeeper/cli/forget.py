@@ -34,10 +34,10 @@ def forget(
     Example: offsetkeeper forget orders oders:0 --reason "a typo" --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
-    partitions, whole = parse_scope(topics, "")
+    scope = parse_scope(topics, "")
     with options.open_ledger(options.settings(store), group, read_only=True) as ledger:
         found = ledger.load()
-        plan = plan_forgetting(found, partitions, whole)
+        plan = plan_forgetting(found, scope)
         rules.check_forget(found, [tp for tp, _ in plan.positions])
         if execute:
             apply_forgetting(ledger, plan, signed(reason), force=force)

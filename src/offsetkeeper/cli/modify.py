@@ -39,10 +39,10 @@ def rewind(
     Example: offsetkeeper rewind orders --version 1207 --reason "bad release" --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
-    partitions, topics = parse_scope(topic or [])
+    scope = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
-        made = plan_rewind(ledger, cluster, version, partitions=partitions, topics=topics, clip=clip)
+        made = plan_rewind(ledger, cluster, version, scope, clip=clip)
         why = reason or f"rewind to version {version}"
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
     if as_json:
@@ -68,10 +68,10 @@ def undo(
     Example: offsetkeeper undo orders --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
-    partitions, topics = parse_scope(topic or [])
+    scope = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
-        made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics, clip=clip)
+        made, entry = plan_undo(ledger, cluster, scope, clip=clip)
         why, notes = reason or f"undo of version {entry.version}", taken_back(ledger, entry)
         for note in [] if as_json else notes:
             say(f"note: {note}")

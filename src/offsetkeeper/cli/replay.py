@@ -90,13 +90,11 @@ def replay(
         raise SettingsError("--ordered is about --to-datetime: give both")
     if output and process:
         raise SettingsError("give --output or --process, not both")
-    partitions, topics = parse_scope(topic or [])
+    scope = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         if version is None:
-            made = plan_replay(
-                ledger, cluster, start=start, end=end, partitions=partitions, topics=topics, ordered=ordered
-            )
+            made = plan_replay(ledger, cluster, start=start, end=end, scope=scope, ordered=ordered)
         else:
             made = plan_replay_of(ledger, cluster, version)
         if not (output or process):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,8 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
-from offsetkeeper.operate.reset import Scope, check_reset, known_history, plan_reset
-from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
+from offsetkeeper.operate.reset import check_reset, known_history, plan_reset
+from offsetkeeper.operate.reset_plan import ResetPlan, Scope, load_plan
 
 Groups = Annotated[
     list[str] | None, typer.Argument(help="Names of the consumer groups, as in Kafka (group.id); usually one.")
@@ -74,14 +74,12 @@ def reset(
     if plan is not None and (any(given.values()) or topic or all_topics):
         raise SettingsError("--plan has targets and topics already: give no others")
     to = {group: only(each) for group, each in given.items()} if plan is None else {}
-    partitions, topics = _scope(
-        topic or [], all_topics=all_topics, said=plan is not None or targets.from_file is not None
-    )
+    scope = _scope(topic or [], all_topics=all_topics, said=plan is not None or targets.from_file is not None)
     with ExitStack() as stack:
         ledgers = {group: stack.enter_context(options.open_ledger(chosen, group)) for group in moved}
         if export and targets.to_current and save is None and not execute:
             # An export of stored positions does not ask Kafka: it is a record for later.
-            stored = {group: _stored(ledger, partitions, topics) for group, ledger in ledgers.items()}
+            stored = {group: _stored(ledger, scope) for group, ledger in ledgers.items()}
             _export(stored, grouped=grouped)
             return
         cluster = stack.enter_context(options.open_cluster(chosen))
@@ -93,8 +91,9 @@ def reset(
                 )
             ]
         else:
-            topics |= set(chosen.topics) if all_topics and targets.from_file is None else set()
-            how, scope = partial(plan_reset, clip=clip), Scope(partitions, topics, all_topics)
+            if all_topics and targets.from_file is None:
+                scope = scope._replace(topics=set(chosen.topics))
+            how = partial(plan_reset, clip=clip)
             made = [
                 how(each.load(), each.store.address, cluster, to[group], scope, history=known_history(each))
                 for group, each in ledgers.items()
@@ -130,20 +129,18 @@ def _moved_groups(chosen: options.Settings, groups: Sequence[str], *, every: boo
     return groups
 
 
-def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[TopicPartition], set[str]]:
-    """Return the partitions and the whole topics that --topic names. `said`: another option names the partitions."""
+def _scope(named: list[str], *, all_topics: bool, said: bool) -> Scope:
+    """Return the partitions that --topic or --all-topics names. `said`: another option names the partitions."""
     if named and all_topics:
         raise SettingsError("give --topic or --all-topics, not both")
     if not (named or all_topics or said):
         raise SettingsError("say which partitions to reset: --topic orders, --topic orders:0,1, or --all-topics")
-    return parse_scope(named)
+    return parse_scope(named)._replace(all_topics=all_topics)
 
 
-def _stored(
-    ledger: Ledger, partitions: Collection[TopicPartition], topics: Collection[str]
-) -> dict[TopicPartition, int]:
+def _stored(ledger: Ledger, scope: Scope) -> dict[TopicPartition, int]:
     stored = ledger.load().positions
-    kept = select(stored, partitions, topics, f"the positions of group {ledger.group!r}")
+    kept = scope.select(stored, f"the positions of group {ledger.group!r}")
     if not kept:
         raise Refused(f"group {ledger.group!r} has no positions: there is nothing to export")
     return {tp: stored[tp].offset for tp in kept}

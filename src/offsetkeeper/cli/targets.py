@@ -22,6 +22,7 @@ from offsetkeeper.core.offsets import TopicPartition, check_offset, check_partit
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target
+from offsetkeeper.operate.reset_plan import Scope
 
 _WITH_GROUP = 4  # cells
 _DIGITS = re.compile(r"[0-9]{1,19}")
@@ -117,7 +118,7 @@ def only(given: list[Target | Shift]) -> Target | Shift:
     return given[0]
 
 
-def parse_scope(texts: list[str], option: str = "--topic ") -> tuple[set[TopicPartition], set[str]]:
+def parse_scope(texts: list[str], option: str = "--topic ") -> Scope:
     """Return the partitions and the whole topics that `--topic`, or an argument, names.
 
     Raises:
@@ -133,7 +134,7 @@ def parse_scope(texts: list[str], option: str = "--topic ") -> tuple[set[TopicPa
             topics.add(match[1])
         else:
             partitions |= {TopicPartition(match[1], int(number)) for number in match[2].split(",")}
-    return partitions, topics
+    return Scope(partitions, topics)
 
 
 def parse_datetime(text: str, option: str = "--to-datetime") -> datetime:

@@ -10,6 +10,7 @@ from offsetkeeper.core.offsets import MAX_OFFSET, TopicPartition, check_offset, 
 from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target
+from offsetkeeper.operate.reset_plan import Scope
 
 TARGETS = ("to", "shift", "offsets")
 SCOPE = ("topics", "partitions")
@@ -61,8 +62,8 @@ def version(body: Mapping[str, Any]) -> int:
     return int(body["version"])
 
 
-def scope(body: Mapping[str, Any]) -> tuple[set[str], set[TopicPartition]]:
-    """Return the topics and partitions in a body.
+def scope(body: Mapping[str, Any]) -> Scope:
+    """Return the topics and partitions in a body, and whether it says all topics.
 
     Raises:
         SettingsError: they are not lists of them.
@@ -72,7 +73,8 @@ def scope(body: Mapping[str, Any]) -> tuple[set[str], set[TopicPartition]]:
         raise SettingsError("topics must be a list of names")
     if not isinstance(pairs, list) or not all(isinstance(each, list) and len(each) == 2 for each in pairs):  # noqa: PLR2004
         raise SettingsError("partitions must be a list of [topic, partition]")
-    return set(topics), {check_partition(TopicPartition(*pair)) for pair in pairs}
+    partitions = {check_partition(TopicPartition(*pair)) for pair in pairs}
+    return Scope(partitions, set(topics), flag(body, "all_topics"))
 
 
 def target(body: Mapping[str, Any]) -> Target | Shift:

@@ -36,7 +36,6 @@ from offsetkeeper.monitor.app import error
 from offsetkeeper.monitor.change_body import SCOPE, TARGETS, check_fields, flag, scope, target, text, version
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.reset import (
-    Scope,
     apply_reset,
     known_history,
     plan_reset,
@@ -87,11 +86,10 @@ class Changes:
             Fenced: another owner took the group while it was fenced.
         """
         check_fields(body, (*TARGETS, *SCOPE, "all_topics", "clip", "fence"))
-        to, (topics, partitions), every = target(body), scope(body), flag(body, "all_topics")
-        clip = flag(body, "clip")
-        if every and (topics or partitions):
+        to, which, clip = target(body), scope(body), flag(body, "clip")
+        if which.all_topics and which.names_some:
             raise SettingsError("give topics and partitions, or all_topics, not both")
-        if not (every or topics or partitions or isinstance(to, Mapping)):
+        if not (which.all_topics or which.names_some or isinstance(to, Mapping)):
             raise SettingsError("say which partitions to reset: topics, partitions, or all_topics")
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
@@ -100,7 +98,7 @@ class Changes:
                 self._store.address,
                 self._cluster,
                 to,
-                Scope(partitions, topics, every),
+                which,
                 clip=clip,
                 history=known_history(ledger),
             )
@@ -117,10 +115,10 @@ class Changes:
             Fenced: see `reset`.
         """
         check_fields(body, ("version", *SCOPE, "clip", "fence"))
-        to, (topics, partitions), clip = version(body), scope(body), flag(body, "clip")
+        to, which, clip = version(body), scope(body), flag(body, "clip")
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
-            made = plan_rewind(ledger, self._cluster, to, partitions=partitions, topics=topics, clip=clip)
+            made = plan_rewind(ledger, self._cluster, to, which, clip=clip)
             return made, f"rewind to version {to}", []
 
         return self._preview(group, plan, flag(body, "fence"), client)
@@ -133,10 +131,10 @@ class Changes:
             Fenced: see `reset`.
         """
         check_fields(body, (*SCOPE, "clip", "fence"))
-        (topics, partitions), clip = scope(body), flag(body, "clip")
+        which, clip = scope(body), flag(body, "clip")
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
-            made, entry = plan_undo(ledger, self._cluster, partitions=partitions, topics=topics, clip=clip)
+            made, entry = plan_undo(ledger, self._cluster, which, clip=clip)
             return made, f"undo of version {entry.version}", taken_back(ledger, entry)
 
         return self._preview(group, plan, flag(body, "fence"), client)

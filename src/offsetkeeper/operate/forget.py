@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import SettingsError, listed
-from offsetkeeper.operate.reset_plan import select
+from offsetkeeper.operate.reset_plan import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +67,21 @@ class Forgetting:
         return {"group": self.group, "version": self.version, "positions": rows, "notes": self.notes}
 
 
-def plan_forgetting(snapshot: Snapshot, partitions: Collection[TopicPartition], topics: Collection[str]) -> Forgetting:
+def plan_forgetting(snapshot: Snapshot, scope: Scope) -> Forgetting:
     """Return which positions would be taken out; nothing changes. Kafka is not asked: the topic may be gone.
 
     Args:
         snapshot: the ledger.
-        partitions: partitions to forget.
-        topics: topics of which all positions are forgotten.
+        scope: the partitions to forget.
 
     Raises:
         SettingsError: nothing is named.
         Refused: what is named has no position.
     """
-    if not (partitions or topics):
+    if not scope.names_some:
         raise SettingsError("say which positions to forget: a topic, or partitions such as orders:0,1")
     there = snapshot.positions.keys() | snapshot.missing
-    chosen = select(there, partitions, topics, f"the positions of group {snapshot.group!r}")
+    chosen = scope.select(there, f"the positions of group {snapshot.group!r}")
     left = {tp.topic for tp in there - chosen}
     touched = {tp.topic for tp in chosen}
     before = sorted(tp for tp in snapshot.forgotten if tp.topic in touched - left)

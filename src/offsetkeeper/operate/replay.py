@@ -17,7 +17,7 @@ from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.errors import MissingExtra, NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay_plan import Replay, cuts_since, make_replay
-from offsetkeeper.operate.reset_plan import positions_before
+from offsetkeeper.operate.reset_plan import EVERYTHING, Scope, positions_before
 from offsetkeeper.readers import Source, consume
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def plan_replay(
     *,
     start: Limit = None,
     end: Limit = None,
-    partitions: Collection[TopicPartition] = (),
-    topics: Collection[str] = (),
+    scope: Scope = EVERYTHING,
     ordered: bool = False,
 ) -> Replay:
     """Return the plan to read the records between two limits again; nothing changes.
@@ -49,8 +48,7 @@ def plan_replay(
         start: an offset, or a time; without it, the beginning.
         end: an offset, or a time; it is not read. Without it, the group's position. A record before a time may come
             after any other one, so with a time the ranges reach up to the end of the partitions.
-        partitions: partitions to read. Without these and `topics`, all partitions with a position of the group.
-        topics: topics of which all partitions are read.
+        scope: the partitions to read; without a name, all that have a position of the group.
         ordered: whether the records are in the order of their times: then the ranges end at the first record at or
             after the time.
 
@@ -58,6 +56,7 @@ def plan_replay(
         Refused: see `make_replay`; or a topic does not exist, or a partition has no position to end at.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
+    partitions, topics, _ = scope
     positions = ledger.load().positions
     bounds = cluster.bounds_of_topics({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in positions})
     if missing := sorted(set(topics) - {tp.topic for tp in bounds}):

@@ -17,17 +17,17 @@ from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.reset_plan import (
+    EVERYTHING,
     Goal,
     ResetPlan,
+    Scope,
     check_exist,
     check_within,
-    is_named,
     make_reset,
     numbers_before,
     positions_before,
     refuse,
     restoring,
-    select,
     starts_since,
 )
 from offsetkeeper.operate.status import entries_to_read
@@ -61,23 +61,6 @@ def known_history(ledger: Ledger, least: int = 0) -> Sequence[Entry]:
         return ledger.history(least) if least else ()
 
 
-class Scope(NamedTuple):
-    """The partitions that a reset moves.
-
-    Attributes:
-        partitions: partitions. Without these and topics, all partitions that the target or the ledger has.
-        topics: topics, each with all of its partitions.
-        all_topics: whether all topics are moved that the ledger has positions of.
-    """
-
-    partitions: Collection[TopicPartition] = ()
-    topics: Collection[str] = ()
-    all_topics: bool = False
-
-
-EVERYTHING = Scope()
-
-
 def plan_reset(
     snapshot: Snapshot,
     store: str,
@@ -108,13 +91,13 @@ def plan_reset(
     if isinstance(to, Mapping):
         if not to:
             raise SettingsError("no offsets were given; nothing was changed")
-        chosen = select(to, partitions, topics, "the offsets given")
+        chosen = scope.select(to, "the offsets given")
         given = {tp: Position(to[tp]) for tp in chosen}
         left = _left(snapshot, cluster, chosen)
         around = _bounds_around(snapshot, cluster, given)
         return make_reset(snapshot, store, Goal(given, clip), around, left, history=history)
     stored = set(snapshot.positions)
-    every = all_topics or not (partitions or topics)
+    every = all_topics or not scope.names_some
     named = {*partitions, *(stored if every else ())}
     bounds = _bounds(snapshot, cluster, {*topics, *(tp.topic for tp in named if every)}, named)
     absent = sorted(set(topics) - {tp.topic for tp in bounds})
@@ -182,13 +165,7 @@ def reset_lag(plan: ResetPlan, cluster: KafkaCluster) -> dict[TopicPartition, La
 
 
 def plan_rewind(
-    ledger: Ledger,
-    cluster: Cluster,
-    version: int,
-    *,
-    partitions: Collection[TopicPartition] = (),
-    topics: Collection[str] = (),
-    clip: bool = False,
+    ledger: Ledger, cluster: Cluster, version: int, scope: Scope = EVERYTHING, *, clip: bool = False
 ) -> ResetPlan:
     """Return the plan that sets positions back to an earlier version of the ledger.
 
@@ -198,8 +175,7 @@ def plan_rewind(
         ledger: ledger of the group.
         cluster: Kafka.
         version: the version to go back to.
-        partitions: partitions to move back. Without these and `topics`, all partitions.
-        topics: topics of which all partitions are moved back.
+        scope: the partitions to move back.
         clip: as in `plan_reset`.
 
     Raises:
@@ -212,16 +188,11 @@ def plan_rewind(
         raise NotAllowed(
             f"group {ledger.group!r} is at version {snapshot.version}: give a version from 1 to {snapshot.version}"
         )
-    return _plan_back(ledger, cluster, version, partitions, topics, clip=clip)
+    return _plan_back(ledger, cluster, version, scope, clip=clip)
 
 
 def plan_undo(
-    ledger: Ledger,
-    cluster: Cluster,
-    *,
-    partitions: Collection[TopicPartition] = (),
-    topics: Collection[str] = (),
-    clip: bool = False,
+    ledger: Ledger, cluster: Cluster, scope: Scope = EVERYTHING, *, clip: bool = False
 ) -> tuple[ResetPlan, Entry]:
     """Return the plan that undoes the newest reset and the commits since, and the history entry of that reset.
 
@@ -231,8 +202,7 @@ def plan_undo(
     Args:
         ledger: ledger of the group.
         cluster: Kafka.
-        partitions: partitions to move back. Without these and `topics`, all partitions.
-        topics: topics of which all partitions are moved back.
+        scope: the partitions to move back.
         clip: as in `plan_reset`.
 
     Raises:
@@ -244,13 +214,13 @@ def plan_undo(
     for entry in ledger.history(_KEPT):
         if entry.version > found.version:
             continue  # newer than the loaded ledger: this plan will be refused as stale
-        counted = bool(entry.counts) and not (partitions or topics)
-        forgot = any(at is not None and is_named(tp, partitions, topics) for tp, at in entry.forgot.items())
-        moved = counted or any(is_named(tp, partitions, topics) for tp in entry.moves)
+        counted = bool(entry.counts) and not scope.names_some
+        forgot = any(at is not None and scope.covers(tp) for tp, at in entry.forgot.items())
+        moved = counted or any(scope.covers(tp) for tp in entry.moves)
         if (entry.event == "forget" and forgot) or (entry.event == "rewind" and moved):
-            return _plan_back(ledger, cluster, entry.version - 1, partitions, topics, clip=clip), entry
-    select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # refuses a wrong name
-    which = " of these partitions" if partitions or topics else ""
+            return _plan_back(ledger, cluster, entry.version - 1, scope, clip=clip), entry
+    scope.select(positions, f"the positions of group {ledger.group!r}")  # refuses a wrong name
+    which = " of these partitions" if scope.names_some else ""
     raise NotAllowed(
         f"the history of group {ledger.group!r} has no reset{which} to undo. To go back to a version, use rewind"
     )
@@ -277,21 +247,13 @@ def _told(entry: Entry) -> str:
     return f"version {entry.version}, a {entry.event} by {entry.actor} at {at}{why}"
 
 
-def _plan_back(
-    ledger: Ledger,
-    cluster: Cluster,
-    version: int,
-    partitions: Collection[TopicPartition],
-    topics: Collection[str],
-    *,
-    clip: bool,
-) -> ResetPlan:
+def _plan_back(ledger: Ledger, cluster: Cluster, version: int, scope: Scope, *, clip: bool) -> ResetPlan:
     """Return the plan that goes back to a version of the loaded ledger; 0 is before its first change."""
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
     newest = known_history(ledger, snapshot.version - version + 1 + _MARGIN)
     entries = [entry for entry in newest if entry.version <= snapshot.version]
     then = starts_since(entries, version) | positions_before(entries, now, version)
-    chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
+    chosen = scope.select(then.keys() | now.keys(), f"the positions of group {ledger.group!r}")
     refuse(
         f"{tp} had no position then and is at {now[tp].offset} now: no way back takes a position out. Do that with "
         f"offsetkeeper forget {ledger.group} {tp.topic}:{tp.partition}. Or reset this partition, for example to "
@@ -300,7 +262,7 @@ def _plan_back(
     )
     then = {tp: at._replace(leader_epoch=now[tp].leader_epoch) if tp in now else at for tp, at in then.items()}
     back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # partitions that stay ask nothing of Kafka
-    every = not (partitions or topics)  # a query's state belongs to all that it has read
+    every = not scope.names_some  # a query's state belongs to all that it has read
     numbers = numbers_before(entries, snapshot.queries, version) if every else {}
     bounds = _bounds_around(snapshot, cluster, back)
     plan = make_reset(snapshot, ledger.store.address, Goal(back, clip, numbers), bounds, history=entries)

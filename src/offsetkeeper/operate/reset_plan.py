@@ -569,31 +569,48 @@ def refuse(problems: Iterable[str]) -> None:
         raise Refused(f"nothing was changed:\n  {listed(wrong)}")
 
 
-def select(
-    of: Iterable[TopicPartition], partitions: Collection[TopicPartition], topics: Collection[str], what: str
-) -> set[TopicPartition]:
-    """Return the partitions that are named, directly or by their topics; all if nothing is named.
+class Scope(NamedTuple):
+    """The partitions that an operator names, directly or by their topics; all partitions if nothing is named.
 
-    Args:
-        of: the partitions to choose from.
-        partitions: partitions that are named directly.
-        topics: topics that are named.
-        what: a name for `of`, for messages.
-
-    Raises:
-        SettingsError: a named partition or topic is not in `of`.
+    Attributes:
+        partitions: partitions.
+        topics: topics, each with all of its partitions.
+        all_topics: whether a reset moves all topics that the ledger has positions of, beside those named.
     """
-    there = set(of)
-    refuse(
-        [f"{tp} is not among {what}" for tp in sorted(partitions) if tp not in there]
-        + [f"no partition of {topic} is among {what}" for topic in sorted(set(topics) - {tp.topic for tp in there})]
-    )
-    return {tp for tp in there if is_named(tp, partitions, topics)}
+
+    partitions: Collection[TopicPartition] = ()
+    topics: Collection[str] = ()
+    all_topics: bool = False
+
+    @property
+    def names_some(self) -> bool:
+        """Whether a partition or a topic is named."""
+        return bool(self.partitions or self.topics)
+
+    def covers(self, tp: TopicPartition) -> bool:
+        """Whether a partition is named, directly or by its topic; true for all if nothing is named."""
+        return not self.names_some or tp in self.partitions or tp.topic in self.topics
+
+    def select(self, of: Iterable[TopicPartition], what: str) -> set[TopicPartition]:
+        """Return the partitions that are named; all if nothing is named.
+
+        Args:
+            of: the partitions to choose from.
+            what: a name for `of`, for messages.
+
+        Raises:
+            Refused: a named partition or topic is not in `of`.
+        """
+        there = set(of)
+        absent = sorted(set(self.topics) - {tp.topic for tp in there})
+        refuse(
+            [f"{tp} is not among {what}" for tp in sorted(self.partitions) if tp not in there]
+            + [f"no partition of {topic} is among {what}" for topic in absent]
+        )
+        return {tp for tp in there if self.covers(tp)}
 
 
-def is_named(tp: TopicPartition, partitions: Collection[TopicPartition], topics: Collection[str]) -> bool:
-    """Whether a partition is named, directly or by its topic; true for all if nothing is named."""
-    return not (partitions or topics) or tp in partitions or tp.topic in topics
+EVERYTHING = Scope()
 
 
 def load_plan(text: str, where: str) -> ResetPlan:

@@ -16,8 +16,8 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, StartRefused
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting
-from offsetkeeper.operate.reset import Scope, Shift, apply_reset, plan_rewind, plan_undo
-from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.reset import Shift, apply_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.reset_plan import ResetPlan, Scope
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelPlace
 from offsetkeeper.testing.simulator.operators import forget_positions, reset_positions
 from offsetkeeper.testing.simulator.previews import Previews
@@ -181,10 +181,13 @@ def _first_of(options: list[Option], actor: Any) -> int:
     return next((number for number, option in enumerate(options) if option.who is actor), 0)
 
 
+def _named(step: Step) -> Scope:
+    return Scope(_PARTITIONS[step.which], () if step.which else (TOPIC,))
+
+
 def _reset_with(to: Callable[[Step], Any]) -> Callable[[World, Step], ResetPlan]:
     def act(world: World, step: Step) -> ResetPlan:
-        scope = Scope(_PARTITIONS[step.which], () if step.which else (TOPIC,))
-        return reset_positions(world, to(step), force=True, scope=scope, clip=step.number % 2 == 1)
+        return reset_positions(world, to(step), force=True, scope=_named(step), clip=step.number % 2 == 1)
 
     return act
 
@@ -196,7 +199,7 @@ def _to_offsets(world: World, step: Step) -> ResetPlan:
 
 def _undo(world: World, step: Step) -> ResetPlan:
     ledger = world.ledger()
-    plan, _ = plan_undo(ledger, world.cluster, partitions=_PARTITIONS[step.which])
+    plan, _ = plan_undo(ledger, world.cluster, Scope(_PARTITIONS[step.which]))
     apply_reset(ledger, world.cluster, plan, "undo", force=True)
     return plan
 
@@ -204,13 +207,13 @@ def _undo(world: World, step: Step) -> ResetPlan:
 def _rewind_by(world: World, step: Step) -> ResetPlan:
     ledger = world.ledger()
     version = max(1, ledger.load().version - step.number * 3)
-    plan = plan_rewind(ledger, world.cluster, version, partitions=_PARTITIONS[step.which])
+    plan = plan_rewind(ledger, world.cluster, version, Scope(_PARTITIONS[step.which]))
     apply_reset(ledger, world.cluster, plan, "rewind", force=True)
     return plan
 
 
 def _forget(world: World, step: Step) -> Forgetting:
-    return forget_positions(world, _PARTITIONS[step.which], () if step.which else (TOPIC,))
+    return forget_positions(world, _named(step))
 
 
 def _copy(world: World, _: Step) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.mark import check_marks
@@ -12,7 +11,7 @@ from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting, apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import Shift, Target, apply_reset, known_history, plan_reset, plan_undo
-from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.reset_plan import ResetPlan, Scope
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC
 
 if TYPE_CHECKING:
@@ -28,10 +27,10 @@ def reset_positions(world: World, to: Target | Shift, *, force: bool = False, **
     return plan
 
 
-def forget_positions(world: World, partitions: Collection[TopicPartition], topics: Collection[str]) -> Forgetting:
+def forget_positions(world: World, scope: Scope) -> Forgetting:
     """Take positions out, as `offsetkeeper forget --force` does, and return the plan."""
     ledger = world.ledger()
-    plan = plan_forgetting(ledger.load(), partitions, topics)
+    plan = plan_forgetting(ledger.load(), scope)
     apply_forgetting(ledger, plan, "forget", force=True)
     return plan
 
