@@ -139,7 +139,7 @@ class Loop:
         with self._giving_back():
             self._work(_ends(plan) if self.until == "caught_up" else None)
         release(self.ledger)
-        return self.summary
+        return replace(self.summary, quarantined=self.batches.quarantined, away=self.batches.away)
 
     def take(self, guard: Guard | None = None) -> Plan:
         """Take the group if its plan allows, deal with a pending batch, store the start positions; return the plan.
@@ -220,8 +220,8 @@ class Loop:
                 self._pause(began, worked=worked)
             elif not worked:
                 self.summary.ended = "caught_up"
-                if self.summary.away:
-                    log.warning("caught up but for partitions that Kafka does not know: %s", listed(self.summary.away))
+                if self.batches.away:
+                    log.warning("caught up but for partitions that Kafka does not know: %s", listed(self.batches.away))
                 return
         self.summary.ended = "stopped"
 
@@ -242,7 +242,6 @@ class Loop:
         )
         self._check_leads(plan)
         self.batches.away = tuple(row.topic_partition for row in plan.rows if row.verdict is Verdict.REMOVED)
-        self.summary.away = self.batches.away
         unusual = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
         if not unusual <= self._told or not self._told:
             log.info("plan of %s", plan)
@@ -295,7 +294,6 @@ class Loop:
     def _done(self, batch: Batch, began: float, left: int) -> None:
         self.summary.batches += 1
         self.summary.offsets += batch.size
-        self.summary.quarantined = self.batches.quarantined
         progress = Progress(batch, environment.monotonic() - began, left)
         log.info("batch %s: %d offsets in %.2f s, %d left", batch.id, batch.size, progress.seconds, left)
         self.on_batch(progress)
