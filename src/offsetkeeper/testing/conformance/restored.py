@@ -19,6 +19,7 @@ from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.testing.simulator.kafka import TOPIC, ModelTopic
 from offsetkeeper.testing.simulator.operators import reset_to
 from offsetkeeper.testing.simulator.outputs import ModelMarkedOutput
+from offsetkeeper.testing.simulator.promises import Promises
 from offsetkeeper.testing.simulator.runs import owner
 from offsetkeeper.testing.simulator.scenarios import grow
 from offsetkeeper.testing.simulator.world import Scenario, World
@@ -48,7 +49,7 @@ class Restored(Generic[Output]):
             return self.output
 
         scenario = Scenario("restored", Guarantee.EXACTLY_ONCE, {"": "marked"}, {}, marked_output=make)
-        self.world = World(scenario, lambda _: 0, preemptions=0, faults=0)
+        self.world = World(scenario, lambda _: 0, Promises, preemptions=0, faults=0)
         self.world.schedule.undisturbed = self.world.repeats = self.world.rewound = True
         self.world.cluster.topics[TOPIC] = ModelTopic("1", [(0, 1, 1), (0, 1, 1)])
         self._numbers = count()

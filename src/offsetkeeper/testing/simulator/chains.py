@@ -21,6 +21,7 @@ from offsetkeeper.operate.reset_plan import ResetPlan, Scope
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelPlace
 from offsetkeeper.testing.simulator.operators import forget_positions, reset_positions
 from offsetkeeper.testing.simulator.previews import Previews
+from offsetkeeper.testing.simulator.promises import Promises
 from offsetkeeper.testing.simulator.runs import owner
 from offsetkeeper.testing.simulator.scenarios import (
     add_partition,
@@ -72,7 +73,7 @@ class Chain:
     _places: list[ModelPlace] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.world = World(self.scenario, lambda _: 0, preemptions=0, faults=0)
+        self.world = World(self.scenario, lambda _: 0, Promises, preemptions=0, faults=0)
         self.world.repeats = self.world.rewound = True
         self._places = [self.world.cluster.place]
         self.previews = Previews(self.world, self._places)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from offsetkeeper.testing.simulator.ending import settle
+from offsetkeeper.testing.simulator.promises import Promises
 from offsetkeeper.testing.simulator.schedule import Option, Violation
 from offsetkeeper.testing.simulator.world import Scenario, World
 
@@ -198,7 +199,7 @@ def _history(
     tally: Tally,
     seen: dict[int, set[tuple[int, int]]] | None,
 ) -> Failure | None:
-    world = World(scenario, walk, preemptions=preemptions, faults=faults)
+    world = World(scenario, walk, Promises, preemptions=preemptions, faults=faults)
     walk.world = world
     tally.histories += 1
     try:

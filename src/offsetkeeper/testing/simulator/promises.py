@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch
-from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Change, Guarantee, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
@@ -20,7 +19,6 @@ from offsetkeeper.errors import (
     MarkBehind,
     MarkMismatch,
     OffsetkeeperError,
-    OutcomeUnknown,
     ReadStalled,
     Refused,
     StartRefused,
@@ -363,38 +361,6 @@ class Promises:
 
     def _broken(self, letter: str, what: str) -> None:
         self._world.schedule.violate(f"({letter}) {what}")
-
-
-class CheckedLedger(Ledger):
-    """A ledger whose answers are checked against the store: promise (f)."""
-
-    promises: Promises
-    actor: Actor
-    model: ModelStore
-
-    def acquire(self, reason: str = "") -> Snapshot:
-        """See `Ledger.acquire`."""
-        self.actor.owner_id, self.actor.fenced = "", False
-        found = super().acquire(reason)
-        self.actor.owner_id = self.owner_id
-        return found
-
-    def join(self, owner_id: str) -> Snapshot:
-        """See `Ledger.join`."""
-        found = super().join(owner_id)
-        self.actor.owner_id = owner_id
-        return found
-
-    def record(self, change: Change) -> None:
-        """See `Ledger.record`."""
-        self.promises.sends(change)
-        try:
-            super().record(change)
-        except (StoreUnavailable, VersionConflict, OutcomeUnknown, Fenced) as error:
-            if change.entry.event != "acquire" or not isinstance(error, VersionConflict):  # then it is repeated
-                self.promises.told(self.model, change, error)
-            raise
-        self.promises.told(self.model, change, None)
 
 
 def _offsets(ranges: tuple[OffsetRange, ...]) -> set[tuple[str, int, int]]:

@@ -34,9 +34,9 @@ from offsetkeeper.testing.simulator.outputs import (
     known,
     spoilt,
 )
-from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
 from offsetkeeper.testing.simulator.schedule import Budget, Event, Picker, Schedule
 from offsetkeeper.testing.simulator.store import ModelStore, Row
+from offsetkeeper.testing.simulator.watcher import CheckedLedger, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,6 +126,7 @@ class World:
     Args:
         scenario: what is tried.
         pick: chooses at each step.
+        watch: makes what watches the history, which is `Promises`.
         preemptions: how often an actor that could go on may be passed over.
         faults: how often something may go wrong.
 
@@ -142,10 +143,12 @@ class World:
         dropping: whether runs drop a pending batch, by their policy.
     """
 
-    def __init__(self, scenario: Scenario, pick: Picker, *, preemptions: int, faults: int) -> None:
+    def __init__(
+        self, scenario: Scenario, pick: Picker, watch: Callable[[World], Watcher], *, preemptions: int, faults: int
+    ) -> None:
         self.scenario = scenario
         self.schedule = Schedule(pick, Budget(preemptions, faults))
-        self.promises = Promises(self)
+        self.promises = watch(self)
         self.store = ModelStore(self.schedule, GROUP, self._applied_to_origin, scenario.history)
         self.copy = ModelStore(self.schedule, GROUP, self._applied_to_copy, address="model://copy")
         self.origin, self.copied = self.store, False
