@@ -58,11 +58,11 @@ class Lab:
         assert summary.ended == "caught_up"
         return self.values[before:]
 
-    def produce(self, topic: str, *values: str, partition: int = 0, timestamp_ms: int = 0) -> None:
+    def produce(self, topic: str, *values: str | bytes, partition: int = 0, timestamp_ms: int = 0) -> None:
         """Produce records with these values, and return when Kafka has them."""
         self.produce_all(topic, [(partition, value) for value in values], timestamp_ms)
 
-    def produce_all(self, topic: str, records: Sequence[tuple[int, str]], timestamp_ms: int = 0) -> None:
+    def produce_all(self, topic: str, records: Sequence[tuple[int, str | bytes]], timestamp_ms: int = 0) -> None:
         """Produce records to these partitions with these values, and return when Kafka has them."""
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
         errors: list[Any] = []

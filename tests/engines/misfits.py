@@ -58,7 +58,9 @@ def sqlite(lab: Lab, *_: Any) -> Output:
     """Return a table in the store's own database."""
     path = lab.store.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute('create table orders (topic text, "partition" int, "offset" int not null, price real)')
+        connection.execute(
+            'create table orders (topic text, "partition" int, "offset" int not null, price real, item text)'
+        )
     value = (*PLACE, "if(value = 'bad', double('NaN'), 1D) as price")
     return Output(Table(lab.store, "orders"), lambda: _counted(sqlite3.connect(path)), PLACE, MISFITS, value)
 
@@ -67,7 +69,7 @@ def postgresql(_: Lab, request: pytest.FixtureRequest, __: Path) -> Output:
     """Return a table in another database than the store's."""
     url = request.getfixturevalue("database")
     with psycopg.connect(url) as connection:
-        connection.execute('create table orders (topic text, partition int, "offset" bigint not null)')
+        connection.execute('create table orders (topic text, partition int, "offset" bigint not null, item text)')
     return Output(Table(url, "orders"), lambda: _counted(psycopg.connect(url)), PLACE, MISFITS)
 
 
@@ -87,7 +89,9 @@ def mysql(_: Lab, request: pytest.FixtureRequest, __: Path) -> Output:
         return pymysql.connect(host="127.0.0.1", port=server.port, user="root", database=name, autocommit=True)
 
     with connect() as connection, connection.cursor() as cursor:
-        cursor.execute("create table orders (topic text, `partition` int, `offset` bigint not null, price double)")
+        cursor.execute(
+            "create table orders (topic text, `partition` int, `offset` bigint not null, price double, item text)"
+        )
     value = (*PLACE, "if(value = 'bad', double('NaN'), 1D) as price")
     return Output(Table(server.url(name), "orders"), lambda: _counted(connect()), PLACE, MISFITS, value)
 
@@ -123,7 +127,8 @@ def files(_: Lab, __: pytest.FixtureRequest, path: Path) -> Output:
 def delta(_: Lab, __: pytest.FixtureRequest, path: Path) -> Output:
     """Return a table of Delta Lake."""
     where = str(path / "orders")
-    there = pa.schema([("topic", pa.string()), ("partition", pa.int32()), pa.field("offset", pa.int64(), False)])  # noqa: FBT003 - not null
+    offset = pa.field("offset", pa.int64(), nullable=False)
+    there = pa.schema([("topic", pa.string()), ("partition", pa.int32()), offset, ("item", pa.string())])
     deltalake.DeltaTable.create(where, schema=there)
     value = ("topic", "partition", "if(value = 'bad', null, offset) as offset")
     return Output(
@@ -136,7 +141,9 @@ def cassandra(_: Lab, request: pytest.FixtureRequest, __: Path) -> Output:
     server = request.getfixturevalue("cassandra_server")
     space = server.create_keyspace()
     with server.session() as session:
-        session.execute(f"create table {space}.orders (topic text, part int, place bigint, primary key (topic, place))")
+        session.execute(
+            f"create table {space}.orders (topic text, part int, place bigint, item text, primary key (topic, place))"
+        )
 
     def count() -> int:
         with server.session() as session:

@@ -11,19 +11,23 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from pyspark.sql import DataFrame
 
 from engines.lab import Lab
-from engines.misfits import KINDS, LETTERS, Output
+from engines.misfits import KINDS, LETTERS, PLACE, Output
 from offsetkeeper import Batch, Policies
-from offsetkeeper.errors import SinkMismatch
+from offsetkeeper.errors import RowMismatch, SinkMismatch
 from offsetkeeper.sinks import Table, Transaction
 
 NewTopic = Callable[..., str]
 STARTS = 5
 FUSSY = ("SQLite", "MySQL", "Topic", "DeltaTable", "Cassandra")
 """Outputs that refuse values by themselves."""
+
+KEEPERS = ("SQLite", "PostgreSQL", "PostgreSQL, in the store's transaction", "MySQL", "Files", "DeltaTable")
+"""Outputs whose table has the columns of `PLACE`, and a text `item`."""
 
 
 def named(*kinds: str) -> list[Any]:
@@ -49,6 +53,11 @@ def output(kind: str, lab: Lab, request: pytest.FixtureRequest, tmp_path: Path) 
 def offsets_in(letters: str) -> list[int]:
     with closing(sqlite3.connect(letters.removeprefix("sqlite:///"))) as connection:
         return [offset for (offset,) in connection.execute('select "offset" from letters order by 1')]
+
+
+def values_in(letters: str) -> list[tuple[int, bytes]]:
+    with closing(sqlite3.connect(letters.removeprefix("sqlite:///"))) as connection:
+        return connection.execute('select "offset", value from letters order by 1').fetchall()
 
 
 def run(lab: Lab, source: str, output: Output, letters: str, columns: Sequence[str]) -> None:
@@ -93,6 +102,36 @@ def test_a_value_that_the_output_cannot_hold_puts_its_record_into_the_dead_lette
     lab.produce(source, "0", "1", "bad", "3", "4")
     run(lab, source, output, letters, output.value)
     assert (output.rows(), offsets_in(letters)) == (4, [2])
+
+
+NO_TEXT = b"caf\xe9"
+ITEM = "string(value) as item"
+TEXTS = {
+    **dict.fromkeys(KEEPERS, (*PLACE, ITEM)),
+    "Cassandra": (*PLACE, "partition as part", "offset as place", ITEM),
+}
+"""Frames with a text that Spark does not check, by kind of output."""
+
+
+@pytest.mark.parametrize("kind", named(*TEXTS))
+def test_a_text_that_is_not_utf_8_is_its_record_s_fault_in_every_output(
+    lab: Lab, topic: NewTopic, kind: str, output: Output, letters: str
+) -> None:
+    """The error names the record and the user's column, and the dead letter has the bytes as they were."""
+    source = topic()
+    lab.produce(source, "0", "é", NO_TEXT, "3", "4")
+    frame = TEXTS[kind]
+    with pytest.raises(RowMismatch, match=rf"{source} 0 offset 2: column item\b.*not UTF-8, (b'caf|X'636166E9)"):
+        lab.pipeline(source, attempts=1).run(
+            lab.spark, lambda given, _: given.selectExpr(*frame), sink=output.sink, until="caught_up"
+        )
+    assert output.rows() == 0
+    run(lab, source, output, letters, frame)
+    assert (output.rows(), values_in(letters)) == (4, [(2, NO_TEXT)])
+    if kind == "DeltaTable":
+        table = deltalake.DeltaTable(output.sink.writes_to)
+        table.optimize.compact()
+        assert sorted(table.to_pandas()["item"]) == ["0", "3", "4", "é"]
 
 
 def by_function(columns: Sequence[str]) -> tuple[Any, str]:

@@ -28,6 +28,7 @@ from offsetkeeper.errors import (
 from offsetkeeper.sinks import Cassandra, Lander
 from offsetkeeper.sinks.cassandra import landing, task
 from offsetkeeper.sinks.cassandra.url import read_place
+from offsetkeeper.sinks.limits import RANK
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
 from sinks.cassandra_tables import COLUMNS, KEY, WITH_ORDER, Shop
@@ -240,7 +241,7 @@ def test_an_attempt_that_outlives_its_batch_writes_over_nothing(
 
     def goes_on(window: task.Window, attempt: int) -> None:
         staged: Any = way.stage(shop.frame([("tea", 0.0, "")]), batch_of(9))
-        late = pa.record_batch({"c0": ["tea"], "c1": [9.0], "c2": ["zzz late"], "rank": [1]})
+        late = pa.record_batch({"c0": ["tea"], "c1": [9.0], "c2": ["zzz late"], RANK: [1]})
         with monkeypatch.context() as patch:
             patch.setattr(task, "_attempt", lambda: attempt)
             assert list(task.write_rows(read_place(shop.url())[0], staged.plan, window, iter([late])))

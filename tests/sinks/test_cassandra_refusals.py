@@ -15,6 +15,7 @@ from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatc
 from offsetkeeper.sinks import Cassandra
 from offsetkeeper.sinks.cassandra.columns import CassandraColumn, limits_of
 from offsetkeeper.sinks.cassandra.task import Plan, changes
+from offsetkeeper.sinks.limits import RANK
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
 from sinks.cassandra_tables import COLUMNS, KEY, TABLE, Shop
@@ -235,7 +236,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def batch_with(row: str | None, at: datetime | None, *, gone: bool | None) -> pa.RecordBatch:
     """Return Arrow's batch of one row."""
     times = pa.array([at], pa.timestamp("us", "UTC"))
-    rest = {"gone": pa.array([gone], pa.bool_()), "rank": pa.array([1])}
+    rest = {"gone": pa.array([gone], pa.bool_()), RANK: pa.array([1])}
     return pa.record_batch({"c0": pa.array([row], pa.string()), "c1": times, **rest})
 
 

@@ -373,6 +373,15 @@ def test_a_text_that_is_none_is_refused_in_files(write: Write, format: str, valu
     write(1, f"select {value.replace('{}', GOOD)} as words union all select null", format=format)
 
 
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_the_record_of_a_text_that_is_none_is_named_with_its_bytes(write: Write, format: str) -> None:  # noqa: A002
+    query = "if(id = 5, cast(X'C3' as string), 'a') as words, 'or\nders' as topic, 3 as partition, id + 7 as offset"
+    with pytest.raises(
+        RowMismatch, match=r"^or ders 3 offset 12: column words has a text that is not UTF-8, X'C3', as"
+    ):
+        write(1, f"select {query} from range(9)", format=format)  # noqa: S608 - the test's own
+
+
 OLD = {
     "date'1582-10-14'": {"spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY"},
     "array(timestamp'1899-12-31 12:00:00Z')": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -32,6 +33,20 @@ def last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
     ranked = frame.withColumns({RANK: f.when(missing, 0).otherwise(number), _PLACE: f.rank().over(window)})
     tied = f.col(_PLACE) != f.col(RANK)  # also of rows that are not the last
     return ranked.where((f.col(_PLACE) == 1) | tied).drop(_PLACE)
+
+
+def ranked(frame: DataFrame, names: Container[str], target: Target) -> list[SparkColumn]:
+    """Return what a task needs beside the table's columns: `RANK`, and of which record a row is.
+
+    Args:
+        frame: as `last_of_each_key` returns it, or the frame to append.
+        names: the frame's columns that the table gets.
+        target: the table.
+    """
+    if target.mode == "append":
+        return []
+    places = ORDER if ordered(frame.schema.fields, target) else ()
+    return [*(col(name) for name in places if name not in names), col(RANK)]
 
 
 _PLACE = "offsetkeeper_place"

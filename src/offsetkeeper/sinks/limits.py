@@ -5,20 +5,23 @@ Executors get the code of this module together with the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.errors import RowMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PLACE = ("topic", "partition", "offset")
+"""Columns that say of which record a row is, if the frame keeps them as Spark has them."""
+
 RANK = "offsetkeeper_rank"
 """A last column for `check_ranks`: above 1 in the second row of a key, 0 in a row without a place in the order."""
 
 _MICROSECOND_DIGITS = 6
-_MOST_OF_A_VALUE = 100  # characters of a value that a message shows
+_MOST_OF_A_VALUE = 200  # characters of a value that a message shows
 
 
 class Limits(NamedTuple):
@@ -64,57 +67,82 @@ def all_nines(precision: int, scale: int) -> Decimal:
 
 
 def check(batch: pa.RecordBatch, limits: Sequence[Limits]) -> None:
-    """Check the values of a batch.
+    """Check the values of a batch, and that all its texts are UTF-8.
 
     Args:
-        batch: the rows.
+        batch: the rows. Columns after those with limits have their own names, and any values.
         limits: limits of the batch's first columns, in their order.
 
     Raises:
         RowMismatch: a value does not fit; nothing was written.
     """
-    import pyarrow as pa  # noqa: PLC0415 - only executors need it
     import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
 
-    for array, each in zip(batch.columns, limits, strict=False):
+    names = [each.name for each in limits]
+    rest = [Limits(name, str(batch.schema.field(name).type)) for name in batch.schema.names[len(limits) :]]
+    for array, each in zip(batch.columns, [*limits, *rest], strict=True):
         if not each.nullable and array.null_count:
-            raise no_value(each)
-        if _has_texts(array.type) and not _decodable(array):
-            raise RowMismatch(
-                f"column {each.name} ({each.type}) has a text that is not UTF-8, as a cast of bytes may give: use "
-                "make_valid_utf8 in the frame, or a column of bytes; nothing was written"
-            )
-        values = array
-        while pa.types.is_list(values.type):
-            values = values.flatten()
+            row = pc.index(array.is_null(), value=True).as_py()
+            raise no_value(each, record_of(batch, row, names))
+        _check_texts(array, each, lambda row: record_of(batch, row, names))
+        values, rows = _within(array)
         for wrong, why in _wrong(values, each):
             found = pc.index(wrong, value=True).as_py()
             if found >= 0:
+                record = record_of(batch, rows(found), names)
                 raise RowMismatch(
-                    f"column {each.name} ({each.type}): {_shown(values[found])} {why}; nothing was written"
+                    f"{record}column {each.name} ({each.type}): {_shown(values[found])} {why}; nothing was written"
                 )
 
 
-def _shown(scalar: pa.Scalar) -> str:
-    try:
-        value = scalar.as_py()
-    except (OverflowError, ValueError):  # Python knows only these years
-        return "a time before the year 1 or after 9999"
-    return (repr if isinstance(value, str) else str)(value)[:_MOST_OF_A_VALUE]
+def record_of(batch: pa.RecordBatch, row: int, names: Sequence[str]) -> str:
+    """Return the record of a row, such as "orders 3 offset 17: "; empty if the batch does not say it.
+
+    Args:
+        batch: the rows.
+        row: number of the row.
+        names: names of the batch's first columns; the others have their own.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    places = {name: place for place, name in enumerate([*names, *batch.schema.names[len(names) :]])}
+    if not set(PLACE) <= set(places):
+        return ""
+    topic, partition, offset = (batch.column(places[name]) for name in PLACE)
+    if not (_is_text(topic.type) and all(pa.types.is_integer(each.type) for each in (partition, offset))):
+        return ""
+    return named(_bytes_of(topic[row]), partition[row].as_py(), offset[row].as_py())
 
 
-def no_value(limits: Limits) -> RowMismatch:
-    """Return the error for a row without a value that it must have."""
-    return RowMismatch(
-        f"column {limits.name} ({limits.type}) must have a value, but a row has none; nothing was written"
+def named(topic: bytes | None, partition: int | None, offset: int | None) -> str:
+    """Return a record as it begins a message; empty if a part of its place is missing."""
+    if topic is None or partition is None or offset is None:
+        return ""
+    text = topic.decode(errors="replace")
+    return f"{text if text.isprintable() else repr(text)} {partition} offset {offset}: "[:_MOST_OF_A_VALUE]
+
+
+def no_utf8(text: bytes) -> str:
+    """Return what is wrong with a text that is not UTF-8."""
+    return (
+        f"has a text that is not UTF-8, {_cut(text)}, as a cast of bytes may give: use make_valid_utf8 in the frame, "
+        "or a column of bytes"
     )
 
 
-def check_ranks(ranks: pa.Array, same_key: str) -> None:
+def no_value(limits: Limits, record: str = "") -> RowMismatch:
+    """Return the error for a row without a value that it must have."""
+    return RowMismatch(
+        f"{record}column {limits.name} ({limits.type}) must have a value, but a row has none; nothing was written"
+    )
+
+
+def check_ranks(batch: pa.RecordBatch, limits: Sequence[Limits], same_key: str) -> None:
     """Check that each row is the last of its key.
 
     Args:
-        ranks: the column `RANK`.
+        batch: the rows, with the column `RANK`.
+        limits: as of `check`.
         same_key: the message for a second row of a key.
 
     Raises:
@@ -122,6 +150,7 @@ def check_ranks(ranks: pa.Array, same_key: str) -> None:
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
 
+    ranks = batch.column(RANK)
     if not len(ranks):
         return
     if pc.min(ranks).as_py() < 1:
@@ -130,22 +159,94 @@ def check_ranks(ranks: pa.Array, same_key: str) -> None:
             "last of its key: keep Kafka's values there, or remove these columns; nothing was written"
         )
     if pc.max(ranks).as_py() > 1:
-        raise RowMismatch(same_key)
+        row = pc.index(pc.greater(ranks, 1), value=True).as_py()
+        raise RowMismatch(f"{record_of(batch, row, [each.name for each in limits])}{same_key}")
 
 
-def _has_texts(kind: pa.DataType) -> bool:
+def _shown(scalar: pa.Scalar) -> str:
+    try:
+        return _cut(scalar.as_py())
+    except (OverflowError, ValueError):  # Python knows only these years
+        return "a time before the year 1 or after 9999"
+
+
+def _cut(value: Any) -> str:
+    shown = repr(value[:_MOST_OF_A_VALUE]) if isinstance(value, str | bytes) else str(value)
+    return shown[:_MOST_OF_A_VALUE]
+
+
+def _check_texts(array: pa.Array, limits: Limits, record: Callable[[int], str]) -> None:
+    for texts, rows in _texts(array, lambda row: row):
+        found = _no_utf8(texts)
+        if found is not None:
+            why = no_utf8(_bytes_of(texts[found]) or b"")
+            raise RowMismatch(f"{record(rows(found))}column {limits.name} ({limits.type}) {why}; nothing was written")
+
+
+def _texts(array: pa.Array, rows: Callable[[int], int]) -> Iterator[tuple[pa.Array, Callable[[int], int]]]:
+    """Yield the texts of an array or within its values, each time with a function that finds the row of one."""
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
 
-    if pa.types.is_nested(kind):
-        return any(_has_texts(kind.field(place).type) for place in range(kind.num_fields))
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    kind = array.type
+    if _is_text(kind):
+        yield array, rows
+    elif pa.types.is_struct(kind):
+        for inner in array.flatten():
+            yield from _texts(inner, rows)
+    elif pa.types.is_map(kind):  # pyarrow 26 finds no parents in a map, and ends the process
+        yield from _texts(array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))), rows)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        values, parents = _within(array)
+        yield from _texts(values, lambda place: rows(parents(place)))
 
 
-def _decodable(array: pa.Array) -> bool:
+def _within(array: pa.Array) -> tuple[pa.Array, Callable[[int], int]]:
+    """Return the values in the lists of an array, however deep, and a function that finds the row of one."""
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
+
+    levels: list[pa.Array] = []
+    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        levels.insert(0, array)
+        array = array.flatten()
+
+    def row_of(place: int) -> int:
+        for lists in levels:
+            place = pc.list_parent_indices(lists)[place].as_py()
+        return place
+
+    return array, row_of
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _bytes_of(text: pa.Scalar) -> bytes | None:
+    return bytes(text.as_buffer()) if text.is_valid else None
+
+
+def _no_utf8(texts: pa.Array) -> int | None:
+    """Return the place of the first text that is not UTF-8; None if there is none."""
+    if _decodable(texts):
+        return None
+    start, size = 0, len(texts)
+    while size > 1:
+        half = size // 2
+        if _decodable(texts.slice(start, half)):
+            start, size = start + half, size - half
+        else:
+            size = half
+    return start
+
+
+def _decodable(texts: pa.Array) -> bool:
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
 
     try:
-        array.validate(full=True)
+        texts.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True

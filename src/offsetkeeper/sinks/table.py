@@ -16,7 +16,7 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, needing_extra
 from offsetkeeper.core.urls import scheme_of, without_credentials
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatch, UnknownScheme
-from offsetkeeper.sinks.limits import Limits
+from offsetkeeper.sinks.limits import PLACE, Limits
 from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ Mode = Literal["append", "upsert"]
 SameKeys = Literal["by bytes", "as the column"]
 FewerRows = Literal["refuse", "as the table"]
 
-ORDER = ("topic", "partition", "offset")
+ORDER = PLACE
 """The columns that decide which of several rows with the same key is the last, if a frame to upsert has them."""
 
 FRACTIONS = ("float", "double")
 """Types of which 0.0 and -0.0 are different values that are equal."""
 
-_ORDER_TYPES = ("string", "int", "bigint")
+_PLACE_TYPES = ("string", "int", "bigint")
 _PART = r'("(?:[^"]|"")+"|[^".]+)'
 _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
 
@@ -322,8 +322,13 @@ def limits_of_rows(
 
 def ordered(fields: Sequence[StructField], target: Target) -> bool:
     """Whether the frame has the columns that decide which of several rows with the same key is the last."""
+    return target.mode == "upsert" and says_record(fields)
+
+
+def says_record(fields: Sequence[StructField]) -> bool:
+    """Whether the frame says of which record each row is."""
     types = {field.name: field.dataType.simpleString() for field in fields}
-    return target.mode == "upsert" and tuple(map(types.get, ORDER)) == _ORDER_TYPES
+    return tuple(map(types.get, PLACE)) == _PLACE_TYPES
 
 
 def changed(target: Target, names: Iterable[str]) -> list[str]:

@@ -22,8 +22,7 @@ from offsetkeeper.sinks.cassandra.marks import CassandraMarks, State, parsed
 from offsetkeeper.sinks.cassandra.schema import check_kept, check_rights, delete_from, find_columns, insert_into
 from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.cassandra.times import WriteTimes
-from offsetkeeper.sinks.latest import col, last_of_each_key
-from offsetkeeper.sinks.limits import RANK
+from offsetkeeper.sinks.latest import col, last_of_each_key, ranked
 from offsetkeeper.sinks.sink import MarkKey, Seen
 from offsetkeeper.sinks.staging import copied
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
@@ -100,7 +99,8 @@ class CassandraTable:
         last = last_of_each_key(frame, self.target)
         chosen = [col(column.name).alias(f"c{place}") for place, column in enumerate(there)]
         chosen += [] if self.deletes is None else [col(self.deletes).alias("gone")]
-        return Rows(last.select(*chosen, RANK), self._plan(there, in_order=ordered(frame.schema.fields, self.target)))
+        chosen += ranked(last, {column.name for column in there}, self.target)
+        return Rows(last.select(*chosen), self._plan(there, in_order=ordered(frame.schema.fields, self.target)))
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`."""

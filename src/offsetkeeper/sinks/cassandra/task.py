@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from offsetkeeper.errors import Refused, RowMismatch, SinkError
 from offsetkeeper.sinks.blame import judged
 from offsetkeeper.sinks.cassandra.connection import Place, translated
-from offsetkeeper.sinks.limits import Limits, check, check_ranks
+from offsetkeeper.sinks.limits import Limits, check, check_ranks, record_of
 
 RESULT = "attempt long, rows long"
 NUMBER = "attempt long"
@@ -67,8 +67,8 @@ class Plan(NamedTuple):
         insert, delete: the statements.
         limits: what the values of the table's columns must be, one for each of the frame's first columns.
         key: indexes of the columns in the primary key.
-        deletes: whether the next column says which rows are deleted.
-        same_key: the message for a second row of a key; the last column of the frame is `RANK`.
+        deletes: whether the next column says which rows are deleted. Columns of `limits.PLACE` may follow, and `RANK`.
+        same_key: the message for a second row of a key.
     """
 
     table: str
@@ -138,12 +138,12 @@ def changes(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any
     """
     try:
         check(batch, plan.limits)
-        check_ranks(batch.columns[-1], plan.same_key)
+        check_ranks(batch, plan.limits, plan.same_key)
     except RowMismatch as error:
-        told = str(error).replace("; nothing was written", f". {_PART}").removeprefix(f"table {plan.table}: ")
+        told = str(error).replace("; nothing was written", f". {_PART}").replace(f"table {plan.table}: ", "", 1)
         raise RowMismatch(f"table {plan.table}: {told}") from None
     columns = [_values(kind.type, column) for kind, column in zip(plan.limits, batch.columns, strict=False)]
-    gone = _gone(plan, batch.columns[len(columns)]) if plan.deletes else [False] * batch.num_rows
+    gone = _gone(plan, batch) if plan.deletes else [False] * batch.num_rows
     for deleted, values in zip(gone, zip(*columns, strict=True), strict=True):
         yield deleted, tuple(values[place] for place in plan.key) if deleted else values
 
@@ -160,10 +160,13 @@ def _values(kind: str, column: pa.Array) -> list[Any]:
     return values
 
 
-def _gone(plan: Plan, column: pa.Array) -> list[bool]:
+def _gone(plan: Plan, batch: pa.RecordBatch) -> list[bool]:
+    column = batch.column(len(plan.limits))
     if column.null_count:
+        row = pc.index(column.is_null(), value=True).as_py()
+        record = record_of(batch, row, [each.name for each in plan.limits])
         raise RowMismatch(
-            f"table {plan.table}: the column of deletes has no value in a row: make it true or false. {_PART}"
+            f"table {plan.table}: {record}the column of deletes has no value in a row: make it true or false. {_PART}"
         )
     return column.to_pylist()  # type: ignore[no-any-return]  # pyarrow ships no types
 

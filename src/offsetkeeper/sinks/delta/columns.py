@@ -26,8 +26,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from offsetkeeper.sinks.latest import col, last_of_each_key
-from offsetkeeper.sinks.limits import RANK, Limits
+from offsetkeeper.sinks.latest import col, last_of_each_key, ranked
+from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.table import Column, Target
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _ATOMS = frozenset(
     | {"timestamp", "timestamp_ntz"}
 )
 _IN_PARTITIONS = frozenset({"byte", "short", "integer", "long", "boolean", "string", "date"})
+_NO_PARTITION = r"\A(?:__HIVE_DEFAULT_PARTITION__)?\z"  # deltalake takes its word for null when it writes files anew
 _EXACT_IN_LOG = frozenset({"byte", "short", "integer", "long", "boolean", "string", "date"})
 
 
@@ -93,7 +94,9 @@ def limits_of(column: DeltaColumn, partitions: Collection[str], key: Collection[
     if in_key and isinstance(column.data_type, FloatType | DoubleType):
         limits = limits._replace(negative_zero=False, nan=False)
     if column.name in partitions and column.data_type.typeName() == "string":
-        limits = limits._replace(bars=r"\A\z", remedy="becomes null in a partition column: replace it in the frame")
+        limits = limits._replace(
+            bars=_NO_PARTITION, remedy="becomes null in a partition column: replace it in the frame"
+        )
     return limits
 
 
@@ -107,7 +110,7 @@ def shaped(frame: DataFrame, columns: list[DeltaColumn], partitions: list[str], 
     given = {field.name: field.dataType for field in frame.schema.fields}
     names = {column.name: f"c{place}" for place, column in enumerate(columns)}
     chosen = [_chosen(column, given.get(column.name)).alias(names[column.name]) for column in columns]
-    frame = frame.select(*chosen, *([RANK] if RANK in given else []))
+    frame = frame.select(*chosen, *ranked(frame, names, target))
     return frame.sortWithinPartitions(*map(names.__getitem__, partitions)) if partitions else frame
 
 

@@ -23,7 +23,7 @@ from pyarrow import fs
 from offsetkeeper.core.environment import token
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
-from offsetkeeper.sinks.limits import Limits, check, check_ranks
+from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks
 
 RESULT = "path string, size long, rows long, partition string"
 
@@ -86,8 +86,8 @@ class Plan(NamedTuple):
     """How rows are written.
 
     Attributes:
-        schema: schema of the rows in the table; the frame's columns have other names, in the same order. The column
-            `RANK` may follow.
+        schema: schema of the rows in the table; the frame's columns have other names, in the same order. Columns of
+            `limits.PLACE` may follow, and `RANK`.
         partitions: names of the columns that the table is partitioned by.
         limits: what the values of each column must be.
         prefix: prefix of all file names; no other try of any batch uses it.
@@ -187,8 +187,8 @@ class _Writing:
             check(batch, plan.limits)
         except RowMismatch as error:
             raise RowMismatch(f"{self._folder.address}: {error}") from None
-        if batch.num_columns > len(columns):
-            check_ranks(batch.columns[-1], plan.same_key)
+        if RANK in batch.schema.names:
+            check_ranks(batch, plan.limits, plan.same_key)
         return pa.RecordBatch.from_pydict(columns).cast(plan.schema)
 
     def _open(self, partition: str) -> None:

@@ -16,6 +16,8 @@ from pyspark.sql import functions as f
 from offsetkeeper.errors import RowMismatch
 from offsetkeeper.sinks.files.link import TIMES, Layout
 from offsetkeeper.sinks.latest import col
+from offsetkeeper.sinks.limits import PLACE
+from offsetkeeper.sinks.table import says_record
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _REBASE = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite")
 _OURS = f"{RowMismatch.__module__}.{RowMismatch.__name__}"
+_MOST_BYTES = 100  # of a text that a message shows
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
 """What Spark writes as %XX in the names of folders."""
@@ -67,15 +70,32 @@ def exact_times(frame: DataFrame, layout: Layout) -> Iterator[None]:
 def checked(frame: DataFrame, layout: Layout) -> DataFrame:
     """Return the frame, which fails with the text of a `RowMismatch` at a value that the files would not keep."""
     spans = [*(_spans(frame) if layout.format == "parquet" else _spans_of_text(frame))]
+    record = _record(frame)
     guarded: dict[str, Column] = {}
     for field in frame.schema.fields:
         for wrong, why in _problems(field, layout, spans):
-            error = f.raise_error(f.lit(f"{_OURS}: column {field.name} {why}; nothing was written\n"))
+            told = (
+                f.lit(f"{_OURS}: "),
+                record,
+                f.lit(f"column {field.name} "),
+                f.lit(why),
+                f.lit("; nothing was written\n"),
+            )
+            error = f.raise_error(f.concat(*told))
             guarded[field.name] = f.when(wrong, error).otherwise(guarded.get(field.name, col(field.name)))
     return frame.withColumns(guarded) if guarded else frame
 
 
-def _problems(field: StructField, layout: Layout, spans: Sequence[_Span]) -> Iterator[tuple[Column, str]]:
+def _record(frame: DataFrame) -> Column:
+    """Return the record of each row as it begins a message; empty if the frame does not say it."""
+    if not says_record(frame.schema.fields):
+        return f.lit("")
+    topic, partition, offset = (col(name).cast("string") for name in PLACE)
+    shown = f.regexp_replace(topic, r"\p{Cntrl}", " ")  # of the error's text only one line comes to the driver
+    return f.coalesce(f.concat(shown, f.lit(" "), partition, f.lit(" offset "), offset, f.lit(": ")), f.lit(""))
+
+
+def _problems(field: StructField, layout: Layout, spans: Sequence[_Span]) -> Iterator[tuple[Column, str | Column]]:
     """Yield a condition for each kind of wrong value that the column may have, and what is wrong."""
     column = col(field.name)
     if field.name in layout.partition_by and field.dataType.typeName() == "string":
@@ -97,7 +117,11 @@ def _problems(field: StructField, layout: Layout, spans: Sequence[_Span]) -> Ite
     if no_text is not None:
         yield (
             no_text,
-            "has a text that is not UTF-8, as a cast of bytes may give: use make_valid_utf8 in the frame, or bytes",
+            f.concat(
+                f.lit("has a text that is not UTF-8"),
+                _bytes(column) if _is_text(field.dataType) else f.lit(""),
+                f.lit(", as a cast of bytes may give: use make_valid_utf8 in the frame, or a column of bytes"),
+            ),
         )
     twice = _any(column, field.dataType, _has_a_key_twice) if layout.format == "json" else None
     if twice is not None:
@@ -181,8 +205,16 @@ def _has_a_key_twice(value: Column, kind: DataType) -> Column | None:
 
 
 def _is_no_text(value: Column, kind: DataType) -> Column | None:
-    if not kind.simpleString().startswith("string"):
+    if not _is_text(kind):
         return None
     if hasattr(f, "is_valid_utf8"):  # Spark 4
         return ~f.is_valid_utf8(value)
     return f.encode(value, "UTF-8") != value.cast("binary")
+
+
+def _is_text(kind: DataType) -> bool:
+    return kind.simpleString().startswith("string")
+
+
+def _bytes(text: Column) -> Column:
+    return f.concat(f.lit(", X'"), f.hex(f.substring(text.cast("binary"), 1, _MOST_BYTES)), f.lit("'"))

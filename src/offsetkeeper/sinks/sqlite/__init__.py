@@ -25,7 +25,7 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
 from offsetkeeper.sinks.blame import Blame, blame, judged
-from offsetkeeper.sinks.limits import Limits, no_value
+from offsetkeeper.sinks.limits import PLACE, Limits, named, no_value
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import SQLiteColumn, affinity, converter, limits, misfit, shipped
@@ -43,6 +43,7 @@ from offsetkeeper.sinks.table import (
     no_unique_index,
     ordered,
     same_key,
+    says_record,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ _NOTHING = "NOTHING"
 _OF_ROWS = {Blame.AWAY, Blame.RECORD}  # where a statement is our own, a frame is not its fault
 _SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
 _SAME_KEY = "SELECT 1 FROM staged GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
-_WITHOUT = "SELECT 1 FROM staged WHERE {column} IS NULL LIMIT 1"
+_WITHOUT = "SELECT {shown} FROM staged WHERE {column} IS NULL LIMIT 1"
 
 
 class SQLiteTable:
@@ -100,8 +101,8 @@ class SQLiteTable:
         columns = match_columns(fields, found, self._target, misfit)
         kept = limits_of_rows(fields, columns, self._target, limits)
         staged = self._stage(frame, fields, kept)
-        staged.check(kept)
         names = [field.name for field in fields]
+        staged.check(kept, _places(fields))
         order = [names.index(name) for name in ORDER] if ordered(fields, self._target) else []
         key = {names.index(name): collations[name] for name in self._target.key}
         if key and self._same_key(staged, key, order):
@@ -157,9 +158,10 @@ class SQLiteTable:
             for place, (field, each) in enumerate(zip(fields, kept, strict=True))
             if (function := converter(field.dataType.typeName(), each)) is not None
         ]
+        record = _places(fields)
         rows = _fetch(frame.select(*(shipped(field).alias(_staged(place)) for place, field in enumerate(fields))))
         try:
-            return _Staging((_converted(row, convert) for row in rows) if convert else rows, len(fields))
+            return _Staging((_converted(row, convert, record) for row in rows) if convert else rows, len(fields))
         except sqlite3.Error as error:
             raise SinkError(f"rows for {self._target} could not be staged: {error}; nothing was written") from error
 
@@ -271,15 +273,27 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _converted(row: Sequence[Any], convert: Sequence[_Converter]) -> Sequence[Any]:
+def _converted(row: Sequence[Any], convert: Sequence[_Converter], record: Sequence[int]) -> Sequence[Any]:
     values = list(row)
     for place, name, function in convert:
         if values[place] is not None:
             try:
                 values[place] = function(values[place])
             except (ValueError, OverflowError) as error:
-                raise RowMismatch(f"column {name}: {error}; nothing was written") from error
+                raise RowMismatch(f"{_record(row, record)}column {name}: {error}; nothing was written") from error
     return values
+
+
+def _places(fields: Sequence[StructField]) -> list[int]:
+    """Return the columns that say of which record a row is; empty if none do."""
+    return [[field.name for field in fields].index(name) for name in PLACE] if says_record(fields) else []
+
+
+def _record(row: Sequence[Any], places: Sequence[int]) -> str:
+    if not places:
+        return ""
+    topic, partition, offset = (row[place] for place in places)
+    return named(topic.encode() if isinstance(topic, str) else topic, partition, offset)
 
 
 def _fetch(frame: DataFrame) -> Iterator[Sequence[Any]]:
@@ -309,15 +323,23 @@ class _Staging:
         self._connection.execute(f"CREATE TABLE staged ({_columns(range(width))})")  # no types: values do not change
         self._connection.executemany(f"INSERT INTO staged VALUES ({', '.join('?' * width)})", rows)  # noqa: S608 - as below
 
-    def check(self, limits: Sequence[Limits]) -> None:
+    def check(self, limits: Sequence[Limits], record: Sequence[int]) -> None:
         """Check that there is a value where one is needed.
+
+        Args:
+            limits: of each column.
+            record: the columns that say of which record a row is; empty if none do.
 
         Raises:
             RowMismatch: there is none.
         """
+        shown = _columns(record) or "1"
         for place, each in enumerate(limits):
-            if not each.nullable and self._connection.execute(_WITHOUT.format(column=_staged(place))).fetchone():
-                raise no_value(each)
+            if each.nullable:
+                continue
+            row = self._connection.execute(_WITHOUT.format(shown=shown, column=_staged(place))).fetchone()
+            if row is not None:
+                raise no_value(each, _record(row, range(len(record))))
 
     def same_key(self, key: Mapping[int, str], order: Sequence[int]) -> bool:
         """Whether two rows have the same key, compared by the collation of each column, and the same order."""

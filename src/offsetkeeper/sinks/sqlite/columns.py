@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.sinks.limits import Limits
+from offsetkeeper.sinks.limits import Limits, no_utf8
 from offsetkeeper.sinks.table import Column
 
 if TYPE_CHECKING:
@@ -116,10 +116,7 @@ def _text(value: bytearray) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(
-            "has a text that is not UTF-8, as a cast of bytes may give: use make_valid_utf8 in the frame, or a column "
-            "of bytes"
-        ) from error
+        raise ValueError(no_utf8(bytes(value))) from error
 
 
 def _allowed_text(limits: Limits, value: bytearray) -> str:
