@@ -257,6 +257,14 @@ def test_values_that_do_not_fit_are_refused(row: tuple[Any, Any, Any], why: str)
     assert "The batch is not committed" in str(told.value)
 
 
+def test_a_row_that_is_perhaps_deleted_names_its_record() -> None:
+    place = {"topic": ["orders"], "partition": pa.array([3], pa.int32()), "offset": [17]}
+    given = batch_with(ID, NOON, gone=None)
+    batch = pa.record_batch({**dict(zip(given.schema.names, given.columns, strict=True)), **place})
+    with pytest.raises(RowMismatch, match=r"^table shop\.orders: orders 3 offset 17: the column of deletes"):
+        list(changes(PLAN, batch))
+
+
 def test_values_that_fit_are_passed_on() -> None:
     at = int(NOON.timestamp() * 1000) + 1
     [change] = changes(PLAN, batch_with(ID, NOON.replace(microsecond=1000), gone=False))
