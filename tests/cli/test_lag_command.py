@@ -326,6 +326,32 @@ def test_limits_make_the_exit_code(two_groups: str, group: list[str], limits: li
     assert ("shop" in result.stderr) is bool(code)
 
 
+@pytest.mark.parametrize("group", [["shop"], []], ids=["one", "all"])
+def test_records_from_the_future_neither_hide_lag_nor_make_it(
+    kafka_server: KafkaServer, topic: Callable[..., str], store: str, group: list[str]
+) -> None:
+    """The first record is of a clock that is 60 days ahead; those behind it are two hours old."""
+    any_time = {"message.timestamp.after.max.ms": str(2**62)}
+    name, brokers, days = topic(2, any_time), kafka_server.bootstrap, 86_400
+    produce(brokers, name, 0, [ago_ms(-60 * days), *[ago_ms(7200)] * 1_000])
+    ledger = stand(store, {TopicPartition(name, 0): 0, TopicPartition(name, 1): 0})
+    arguments = ["lag", *group, "--brokers", brokers, "--max-age"]
+
+    def problems(limit: str) -> str:
+        return CliRunner().invoke(app, [*arguments, limit]).stderr
+
+    assert "shop: the age of the oldest unread record is 2 h; --max-age allows 5 min" in problems("5m")
+    assert problems("3h") == ""
+    ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 1_001)]))
+    produce(brokers, name, 1, [ago_ms(-60 * days)] * 3)
+    told = "shop: the age of the oldest unread record is not known, as times are in the future; --max-age allows 7 d"
+    assert told in problems("P1W")
+    if group:
+        assert ", partitions whose age is unknown: 1 (the next record's time is in the future: 1)" in run(
+            "lag", "shop", "--brokers", brokers
+        )
+
+
 @pytest.mark.parametrize(
     ("limit", "told"),
     [

@@ -16,6 +16,7 @@ from offsetkeeper.testing.server import free_port
 
 LIMIT_S = 60
 NOW = time.time_ns() // 1_000_000  # old ones would be deleted by retention
+ANY_TIME = {"message.timestamp.after.max.ms": str(2**62)}  # Kafka 4 refuses those that are an hour ahead by default
 
 
 def produce(server: KafkaServer, topic: str, partitions: int, each: int = 3) -> None:
@@ -92,3 +93,28 @@ def test_times_are_estimated_from_those_of_other_records(kafka_server: KafkaServ
             found = cluster.estimate_timestamps({TopicPartition(name, 0): offset, TopicPartition(name, 1): 0}, NOW)
             assert list(found) == [TopicPartition(name, 0)]
             assert abs(found[TopicPartition(name, 0)] - times[offset]) <= 90_000_000 / 2**6
+
+
+def test_records_from_the_future_are_passed_over(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:
+    """One reads on to a record that is not in the future, but not for ever. If all are, the lowest time counts."""
+    name, day = topic(3, ANY_TIME), 86_400_000
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    ages = {0: [60 * day, 50 * day, -7_200_000, 0], 1: [60 * day, 50 * day], 2: [60 * day] * 1_000 + [0]}
+    for partition, each in ages.items():
+        for ahead in each:
+            producer.produce(name, b"x", partition=partition, timestamp=NOW + ahead)
+    assert producer.flush(LIMIT_S) == 0
+    asked = {TopicPartition(name, partition): 0 for partition in ages}
+    found = times(kafka_server.bootstrap, asked)
+    assert [found[tp] - NOW for tp in asked] == [-7_200_000, 50 * day, 60 * day]
+
+
+def test_no_time_is_estimated_by_a_record_from_the_future(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:
+    """Between 60 days ahead and now lies each time, and also the present."""
+    name = topic(1, ANY_TIME)
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    for at in [NOW + 60 * 86_400_000, *(NOW - 7_200_000 + n for n in range(999))]:
+        producer.produce(name, b"x", partition=0, timestamp=at)
+    assert producer.flush(LIMIT_S) == 0
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
+        assert cluster.estimate_timestamps({TopicPartition(name, 0): 998}, NOW) == {}

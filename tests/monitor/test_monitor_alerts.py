@@ -70,6 +70,15 @@ def test_what_cannot_be_known_changes_nothing() -> None:
     assert clock.at(70, shop=seen()) == ["resolved far shop", "resolved slow shop"]
 
 
+def test_where_some_ages_are_not_known_the_others_raise_an_alarm_and_resolve_none() -> None:
+    clock = Clock(SLOW)
+    partly = seen(seconds=61)._replace(undated=True)
+    clock.at(0, shop=partly)
+    assert clock.at(30, shop=partly) == ["fired slow shop"]
+    assert clock.at(35, shop=seen()._replace(undated=True)) == []
+    assert clock.at(40, shop=seen()) == ["resolved slow shop"]
+
+
 def test_an_alarm_of_a_group_that_is_gone_is_resolved() -> None:
     clock = Clock(FAR)
     clock.at(0, shop=seen(101))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from offsetkeeper import Ledger, Position, TopicPartition, open_store
@@ -110,3 +111,21 @@ def test_of_topics_that_are_gone_no_number_is_made_up() -> None:
     page = Pages("memory://", "fake:9092", every_s=EVERY_S, changes=False).group(view, "shop", whole=False)
     assert "Retention used" in page
     assert "nothing is about to go" not in page
+
+
+def test_page_metrics_and_alarms_agree_that_an_age_is_not_known() -> None:
+    """One partition is read to its end; of the other, the next record is 60 days ahead."""
+    snapshot = replace(SNAPSHOT, positions={A: Position(0), TopicPartition("orders", 1): Position(5)})
+    bounds = dict.fromkeys(snapshot.positions, Bounds(0, 5))
+    lags = measure(snapshot.positions, bounds, 0, {A: 60 * 86_400_000})
+    sample = GroupSample(0, snapshot).with_lags(lags, PLAN, AHEAD)
+    measured = sample.measured(0)
+    assert (measured.seconds, measured.undated) == (None, True)
+    up = Health(up=True, since_ms=0)
+    view = View(1, 0, 0.1, up, up, {"shop": sample})
+    told = exposition(view).decode()
+    assert 'offsetkeeper_group_undated_partitions{group="shop"} 1.0' in told
+    assert "kafka_consumergroup_group_max_lag_seconds{" not in told
+    page = Pages("memory://", "fake:9092", every_s=EVERY_S, changes=False).group(view, "shop", whole=False)
+    assert "not known in 1 partition<" in page
+    assert "the next record&#39;s time is in the future" in page

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.scene import HOSTILE, LIMIT_S, Scene, Served
 from offsetkeeper import TopicPartition
+from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Standing
 from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.kafka import KafkaCluster
@@ -70,6 +71,26 @@ def test_what_has_not_changed_is_not_asked_again(scene: Scene, asked: list[Any])
         collector.poll()
         assert asked == [{1: 10}]
         assert collector.view.groups["shop"].waiting == 9
+
+
+def test_records_from_the_future_are_looked_past_again_as_soon_as_others_follow(scene: Scene, asked: list[Any]) -> None:
+    topic = scene.topic(1, 1, {"message.timestamp.after.max.ms": str(2**62)})
+    scene.group("shop", topic, [1], held=True)
+    producer = Producer({"bootstrap.servers": scene.server.bootstrap})
+    producer.produce(topic, b"x", timestamp=environment.now_ms() + 86_400_000)
+    assert producer.flush(LIMIT_S) == 0
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster)
+        collector.poll()
+        asked.clear()
+        collector.poll()
+        [lag] = collector.view.groups["shop"].lags or ()
+        assert (asked, lag.seconds, lag.ahead) == ([], None, True)
+        scene.produce(topic, 1, 1)
+        collector.poll()
+        [lag] = collector.view.groups["shop"].lags or ()
+        assert (asked, lag.ahead) == ([{0: 1}], False)
+        assert 0 <= (lag.seconds or 0) < LIMIT_S
 
 
 def test_a_topic_that_is_made_again_is_seen_at_once_where_its_end_goes_back(scene: Scene) -> None:

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.cli.limits import Limits
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.kafka.cluster import interpolate
-from offsetkeeper.operate.lag import Lag, measure
+from offsetkeeper.operate.lag import Lag, measure, total
+from offsetkeeper.operate.status import Status
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 NOW = 1_700_000_100_000
@@ -64,8 +66,40 @@ def test_a_position_past_the_end_is_no_negative_lag() -> None:
     assert (found.records, found.lost, found.seconds) == (None, 0, None)
 
 
-def test_a_record_of_the_future_is_no_negative_lag() -> None:
-    assert lag(5, Bounds(0, 20), next_ms=NOW + 5000).seconds == 0.0
+def test_a_clock_that_is_a_few_seconds_ahead_is_no_negative_lag() -> None:
+    found = lag(5, Bounds(0, 20), next_ms=NOW + 5000)
+    assert (found.seconds, found.ahead, found.remark) == (0.0, False, "")
+
+
+def test_the_age_of_a_record_from_the_future_is_not_known() -> None:
+    found = lag(5, Bounds(0, 20), next_ms=NOW + 60 * 86_400_000, retention_ms=1000)
+    assert (found.seconds, found.retention_used, found.seconds_left) == (None, None, None)
+    assert (found.ahead, found.remark) == (True, "the next record's time is in the future")
+
+
+def test_how_long_a_transaction_is_open_is_not_known_by_a_time_in_the_future() -> None:
+    [found] = measure({A: Position(5)}, {A: Bounds(0, 5, log_end=9)}, NOW, held_ms={A: NOW + 86_400_000})
+    assert (found.held_back, found.held_back_s, found.ahead) == (4, None, False)
+
+
+@pytest.mark.parametrize("ahead_s", [None, 86_400], ids=["no time", "the future"])
+def test_a_partition_that_is_read_hides_no_age_that_is_not_known(ahead_s: int | None) -> None:
+    times = {} if ahead_s is None else {A: NOW + 1000 * ahead_s}
+    lags = measure({A: Position(5), B: Position(9)}, {A: Bounds(0, 20), B: Bounds(0, 9)}, NOW, times)
+    found = total(lags, {})
+    assert (found.seconds, found.undated, found.ahead) == (None, 1, int(ahead_s is not None))
+    why = "" if ahead_s is None else ", as times are in the future"
+    told = f"shop: the age of the oldest unread record is not known{why}; --max-age allows 5 min"
+    assert [*Limits(max_age_s=300).problems("shop", Status.OK, found)] == [told]
+
+
+def test_of_several_ages_the_known_ones_count_although_one_is_not_known() -> None:
+    bounds = {A: Bounds(0, 20), B: Bounds(0, 10)}
+    found = total(measure({A: Position(5), B: Position(9)}, bounds, NOW, {B: NOW - 200_000}), {})
+    assert (found.seconds, found.undated) == (200.0, 1)
+    older, younger = ([*Limits(max_age_s=most).problems("shop", Status.OK, found)] for most in (100, 300))
+    assert "record is 3 min 20 s; --max-age" in older[0]
+    assert "record is not known; --max-age" in younger[0]
 
 
 def test_an_overdue_record_has_used_all_of_its_time() -> None:
@@ -94,6 +128,7 @@ def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorte
         "remark": "gone",
         "held_back": 0,
         "unchecked": False,
+        "ahead": False,
     }
     assert found[0].as_dict() == {
         "topic": "a",
@@ -110,6 +145,7 @@ def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorte
         "remark": "",
         "held_back": 0,
         "unchecked": False,
+        "ahead": False,
         "held_back_s": None,
     }
 

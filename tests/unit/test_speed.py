@@ -129,6 +129,8 @@ def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
         "records": 0,
         "lost": 0,
         "seconds": None,
+        "undated": 0,
+        "ahead": 0,
         "estimated": False,
         "retention_used": None,
         "seconds_left": None,

@@ -10,7 +10,7 @@ import typer
 
 from offsetkeeper.cli.output import on_terminal, say_table, seconds, share
 from offsetkeeper.core.offsets import TopicPartition
-from offsetkeeper.operate.lag import Lag, Speed, Total, total
+from offsetkeeper.operate.lag import AHEAD, Lag, Speed, Total, total
 
 
 class Sort(StrEnum):
@@ -104,11 +104,14 @@ def _more(of: Lag | Total, extra: Sequence[str]) -> tuple[object, ...]:
 def _words(of: Total) -> str:
     words = [f"{of.waiting} records behind"] if of.waiting is not None else []
     words += [f"the oldest from {seconds(of.seconds)} ago"] if of.seconds else []
+    why = f" ({AHEAD}: {of.ahead})" if of.ahead else ""
+    words += [f"partitions whose age is unknown: {of.undated}{why}"] if of.undated else []
     words += [f"{of.lost} lost"] if of.lost else []
     words += [f"partitions without a commit: {of.uncommitted}"] if of.uncommitted else []
     words += [f"partitions that are gone: {of.gone}"] if of.gone else []
     words += [f"partitions that end before the position: {of.beyond}"] if of.beyond else []
     held_back = f"{of.held_back} records are held back by open transactions"
-    words += [f"{held_back}, since {seconds(of.held_back_s)} ago"] if of.held_back else []
+    since = "" if of.held_back_s is None else f", since {seconds(of.held_back_s)} ago"
+    words += [f"{held_back}{since}"] if of.held_back else []
     catch_up = of.speed.catch_up_s(of.waiting)
     return ", ".join([*words, *([f"caught up in {seconds(catch_up)}"] if catch_up else [])])

@@ -65,10 +65,11 @@ class Limits:
 
     def _too_old(self, name: str, of: Total, most_s: float) -> Iterator[str]:
         """Yield a sentence if the oldest record is too old. Unread and held back records both count."""
-        unknown = (of.waiting != 0 and of.seconds is None) or (of.held_back and of.held_back_s is None)
+        unknown = of.undated or of.beyond or of.waiting is None
         oldest_s = max(of.seconds or 0.0, of.held_back_s or 0.0)
         if unknown or oldest_s > most_s:
-            found = seconds(oldest_s) if oldest_s > most_s else "not known"
+            why = ", as times are in the future" if of.ahead else ""
+            found = seconds(oldest_s) if oldest_s > most_s else f"not known{why}"
             yield f"{name}: the age of the oldest unread record is {found}; --max-age allows {seconds(most_s)}"
 
 

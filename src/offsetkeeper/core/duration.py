@@ -1,4 +1,4 @@
-"""Time spans as text for people. Pure."""
+"""Time spans as text for people, and how far clocks may differ. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ _ISO = re.compile(
 _SHORT = re.compile(
     f"(?:{_NUMBER}w)?(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?:in)?)?(?:{_NUMBER}s)?", re.IGNORECASE | re.ASCII
 )
+
+
+CLOCKS_APART_MS = 60_000
+"""A time that is ahead of a clock by more is in the future, by less is now: clocks differ a little."""
+
+
+def is_future(at_ms: int, now_ms: int) -> bool:
+    """Whether a time is ahead of a clock by more than clocks differ."""
+    return at_ms > now_ms + CLOCKS_APART_MS
 
 
 def duration(seconds: float) -> str:

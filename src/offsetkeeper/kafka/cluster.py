@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
+from offsetkeeper.core.duration import is_future
 from offsetkeeper.core.environment import monotonic, now_ms
 from offsetkeeper.core.offsets import Positions, TopicPartition, check_topic
 from offsetkeeper.errors import SettingsError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 1_000  # partitions in one request: librdkafka's time grows with their square
 _ROUNDS = 6  # each round halves the time span in which the record was written
 _MESSAGES = 2_000
+_LOOKED_AT = 100  # records of a partition whose times are in the future; about as many as one fetch brings
 _NO_RECORD = {None, CodeVerdict.NOTHING, CodeVerdict.GONE}  # results after which waiting ends
 _READ_ONE = {
     "group.id": "offsetkeeper-lag",  # not a real group: the client neither joins nor commits
@@ -252,8 +254,9 @@ class KafkaCluster(Cluster):
     ) -> Timestamps:
         """Return the timestamp of the first record at or after each offset, in milliseconds since 1970.
 
-        One consumer fetches all records. A partition is left out if it has no such record, if the record has no
-        timestamp, may not be read, or was not read in time.
+        Records whose times are in the future are passed over, up to 100 of them; if there is no other, the lowest of
+        their times is returned. One consumer fetches all records. A partition is left out if it has no such record, if
+        the record has no timestamp, may not be read, or was not read in time.
 
         Args:
             offsets: the offset to start from, by partition.
@@ -292,7 +295,7 @@ class KafkaCluster(Cluster):
         """Return an estimated time of the record at each offset, in milliseconds since 1970; no record is read.
 
         It uses the times of other records from the brokers' index. A partition is left out if no record before the
-        offset has a time.
+        offset has a time, or if one of these times is in the future.
 
         Args:
             offsets: offsets of records that Kafka holds, by partition.
@@ -314,7 +317,8 @@ class KafkaCluster(Cluster):
                     until[tp] = middle[tp]
         # The record after the wanted one is assumed to be at the end of that time.
         times = {tp: interpolate([*known, (offsets[tp] + 1, until[tp])], offsets[tp]) for tp, known in points.items()}
-        return {tp: at for tp, at in times.items() if at is not None}
+        wrong = {tp for tp, known in points.items() if any(is_future(at, before_ms) for _, at in known)}
+        return {tp: at for tp, at in times.items() if at is not None and tp not in wrong}
 
     def close(self) -> None:
         """Close the client; no further request is possible."""
@@ -375,6 +379,7 @@ def _description(answer: Any, cluster_id: str | None) -> TopicDescription:
 
 def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Timestamps:
     found: dict[TopicPartition, int] = {}
+    future: dict[TopicPartition, int] = {}
     refused: set[str] = set()
     while waiting and monotonic() < deadline:
         before = set(waiting)
@@ -389,7 +394,11 @@ def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Times
                 continue
             kind, timestamp_ms = message.timestamp()
             if error is None and kind != library().TIMESTAMP_NOT_AVAILABLE and timestamp_ms > 0:
-                found[tp] = timestamp_ms
+                found[tp] = min(timestamp_ms, found.get(tp, timestamp_ms))
+            if error is None and tp in found and is_future(found[tp], now_ms()):
+                future[tp] = future.get(tp, 0) + 1
+                if future[tp] < _LOOKED_AT:
+                    continue
             waiting.discard(tp)
         if done := before - waiting:
             consumer.pause([library().TopicPartition(*tp) for tp in done])

@@ -48,13 +48,19 @@ class Rule:
 
 
 class Measured(NamedTuple):
-    """What rules compare; None if unknown. `unreadable` is the reason why the group cannot be read, or empty."""
+    """What rules compare; None if unknown.
+
+    Attributes:
+        unreadable: the reason why the group cannot be read, or empty.
+        undated: whether the age of some unread records is unknown: the oldest may be older than `seconds`.
+    """
 
     status: Status | None
     records: int | None
     seconds: float | None
     retention: float | None
     unreadable: str = ""
+    undated: bool = False
 
 
 class Key(NamedTuple):
@@ -163,6 +169,8 @@ def _groups(rule: Rule, alarms: Alarms, measured: Mapping[str, Measured]) -> lis
 
 def _value(rule: Rule, found: Measured | None) -> float | str | None:
     value = None if found is None else getattr(found, rule.what)
+    if found is not None and found.undated and rule.what == "seconds" and not _holds(rule, value):
+        return None
     return str(value) if isinstance(value, Status) else value
 
 

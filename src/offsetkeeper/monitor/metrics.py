@@ -90,6 +90,7 @@ _GROUP: tuple[tuple[str, str, Callable[[GroupSample], float | None]], ...] = (
     ("kafka_consumergroup_group_sum_lag", "Offsets unread.", attrgetter("waiting")),
     ("kafka_consumergroup_group_max_lag", "Unread records of the partition that has most.", _most),
     ("kafka_consumergroup_group_max_lag_seconds", "Age of the oldest unread record.", _total("seconds")),
+    ("offsetkeeper_group_undated_partitions", "Partitions with records whose age is unknown.", _total("undated")),
     ("offsetkeeper_group_held", "1 if a run holds the group.", _held),
     (
         "offsetkeeper_group_version",

@@ -126,7 +126,8 @@ class GroupSample:
         """Return what the rules of alarms ask; nothing is known of a group that was not read at `at_ms`."""
         if self.total is None or self.lags_at_ms != at_ms:
             return Measured(None, None, None, None, self.error)
-        return Measured(self.status, self.waiting, self.total.seconds, self.total.retention_used, self.error)
+        of = self.total
+        return Measured(self.status, self.waiting, of.seconds, of.retention_used, self.error, bool(of.undated))
 
     @property
     def entries(self) -> Sequence[Entry]:

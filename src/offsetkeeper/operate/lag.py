@@ -3,8 +3,9 @@
 A partition without a commit has "no commit", never an offset of -1. The lag in records is the number of offsets between
 position and end. It is an upper bound: compaction and transactions leave holes. Records after an open transaction
 cannot be read yet, so they are counted as held back, not as lag. The lag in seconds is the age of the first unread
-record, by its own timestamp. If that record cannot be read, its time is interpolated between two records of the
-partition whose times are known, and marked as an estimate. It is never extrapolated.
+record whose timestamp is not in the future, by that timestamp. If all that were looked at are from the future, the age
+is unknown. If the first record cannot be read, its time is interpolated between two records of the partition whose
+times are known, and marked as an estimate. It is never extrapolated.
 
 Two samples give the speed of a group and the growth of its topics. With one sample, the speed is what the commits of
 the current run have moved since its first one, and the growth is the unread records divided by the age of the oldest.
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
-from offsetkeeper.core.duration import duration
+from offsetkeeper.core.duration import duration, is_future
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition, topics_of
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 _NEVER_S = 365 * 86_400.0  # catching up that takes longer than a year counts as never
 _RUN_BEGINS = frozenset({"acquire", "release", "rewind"})
+AHEAD = "the next record's time is in the future"
+"""The remark on a partition whose age is unknown for this reason."""
+_NOT_CHECKED = "leader changed, not checked"
 _REMARKS = {
     Standing.UNKNOWN: "no commit",
     Standing.GONE: "gone",
@@ -58,6 +62,7 @@ class Lag:
         held_back_s: age of the first record of that transaction; None if none is open, or unknown.
         unchecked: whether the partition has another leader epoch than the position: the next batch finds out whether
             its log was cut.
+        ahead: whether the times of the first unread records are in the future, so that `seconds` is unknown.
     """
 
     topic_partition: TopicPartition
@@ -73,6 +78,7 @@ class Lag:
     held_back: int = 0
     held_back_s: float | None = None
     unchecked: bool = False
+    ahead: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -82,9 +88,14 @@ class Lag:
         return max(0.0, self.seconds / self.retention_used - self.seconds)
 
     @property
+    def undated(self) -> bool:
+        """Whether there are unread or held back records whose age is unknown."""
+        return bool((self.records and self.seconds is None) or (self.held_back and self.held_back_s is None))
+
+    @property
     def remark(self) -> str:
         """A short remark if the position is unusual, else an empty text."""
-        return _REMARKS[self.standing] or ("leader changed, not checked" if self.unchecked else "")
+        return _REMARKS[self.standing] or _NOT_CHECKED * self.unchecked or AHEAD * self.ahead
 
     def as_dict(self) -> dict[str, Any]:
         """Return the lag as plain values."""
@@ -101,22 +112,36 @@ class Lags(list[Lag]):
         return html_table(caption, columns, map(_cells, self))
 
 
+class _Age(NamedTuple):
+    """The age of a record in seconds, None if unknown; if it is estimated; if the record is from the future."""
+
+    seconds: float | None
+    estimated: bool = False
+    ahead: bool = False
+
+
+_READ = _Age(0.0)  # of a partition that is read to its end
+
+
 class FirstUnread(NamedTuple):
     """The first unread record of a partition, as it was read from Kafka.
 
     Attributes:
         offset: an offset at or before the record.
         topic_id: id of its topic, or None if unknown.
-        at_ms: timestamp of the record, milliseconds since 1970.
+        at_ms: timestamp of the record, or of the first one after it that is not from the future, milliseconds since
+            1970.
+        ahead: whether that time was in the future when the record was read.
     """
 
     offset: int
     topic_id: str | None
     at_ms: int
+    ahead: bool = False
 
     def is_at(self, offset: int, bounds: Bounds) -> bool:
-        """Whether this is the first record at or after an offset, in a partition with these bounds."""
-        return self.offset == offset and self.topic_id == bounds.topic_id
+        """Whether this is the first record that counts from an offset on, in a partition with these bounds."""
+        return not self.ahead and self.offset == offset and self.topic_id == bounds.topic_id
 
 
 class Speed(NamedTuple):
@@ -151,7 +176,9 @@ class Total:
         uncommitted, gone, beyond: number of partitions without a commit, of partitions that are not in Kafka, and of
             partitions that end before the position; the sums leave them out.
         records, lost: sums over the partitions.
-        seconds: age of the oldest unread record; None if no age is known.
+        seconds: age of the oldest unread record, of those whose age is known; None if there is none.
+        undated: number of partitions with unread or held back records whose age is unknown.
+        ahead: those of them whose next records are from the future.
         estimated: whether an age is an estimate.
         retention_used: the largest used share of retention.
         seconds_left: seconds until the first unread record is deleted; None if unknown or never.
@@ -167,6 +194,8 @@ class Total:
     records: int
     lost: int
     seconds: float | None
+    undated: int
+    ahead: int
     estimated: bool
     retention_used: float | None
     seconds_left: float | None
@@ -221,7 +250,8 @@ def lag_within(
         cluster: Kafka; it is asked only for the time of each first unread record.
         bounds: the offsets that Kafka holds of the group's topics.
         retentions_ms: how long Kafka keeps the records of each topic, in milliseconds.
-        known: first unread records that were read earlier; they are not read again. The current ones replace them.
+        known: first unread records that were read earlier; they are not read again, unless they are from the future.
+            The current ones replace them.
 
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked. A topic that may not be read is not an error: its
@@ -231,13 +261,18 @@ def lag_within(
     unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
     behind = {tp: offset for tp, offset in unread.items() if offset < bounds[tp].end}
     before = {} if known is None else known
-    same = {tp: before[tp].at_ms for tp in behind if tp in before and before[tp].is_at(behind[tp], bounds[tp])}
+    same = {
+        tp: before[tp].at_ms for tp, offset in behind.items() if tp in before and before[tp].is_at(offset, bounds[tp])
+    }
     read = cluster.record_timestamps({tp: offset for tp, offset in behind.items() if tp not in same})
     missing = {tp: offset for tp, offset in behind.items() if tp not in same and tp not in read.times_ms}
     estimated = cluster.estimate_timestamps(missing, read.at_ms) if missing else {}
     if known is not None:
         known.clear()
-        known |= {tp: FirstUnread(behind[tp], bounds[tp].topic_id, at) for tp, at in (same | read.times_ms).items()}
+        known |= {
+            tp: FirstUnread(behind[tp], bounds[tp].topic_id, at, is_future(at, read.at_ms))
+            for tp, at in (same | read.times_ms).items()
+        }
     times_ms = same | read.times_ms | estimated
     held_ms = cluster.held_since(bounds)
     return measure(snapshot.positions, bounds, read.at_ms, times_ms, retentions_ms, estimated, held_ms)
@@ -284,7 +319,7 @@ def measure(
     """
     times, kept, stored = times_ms or {}, retentions_ms or {}, positions
     lags = (
-        _lag(tp, stored.get(tp), bounds.get(tp), _age_s(times.get(tp), now_ms), kept.get(tp.topic), tp in estimated)
+        _lag(tp, stored.get(tp), bounds.get(tp), _age(times.get(tp), now_ms, tp in estimated), kept.get(tp.topic))
         for tp in sorted(bounds.keys() | stored.keys())
     )
     return Lags(_held_back(lag, bounds.get(lag.topic_partition), held_ms or {}, now_ms) for lag in lags)
@@ -315,6 +350,7 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
     every = list(lags)
     known = [lag for lag in every if lag.records is not None]
     fast = [speed.get(lag.topic_partition, Speed()) for lag in known]
+    undated = sum(lag.undated for lag in every)
     return Total(
         len(every),
         sum(lag.position is None for lag in every),
@@ -322,7 +358,9 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
         sum(lag.standing is Standing.BEYOND_END for lag in every),
         sum(lag.records or 0 for lag in known),
         sum(lag.lost for lag in known),
-        max((lag.seconds for lag in known if lag.seconds is not None), default=None),
+        max((lag.seconds for lag in known if lag.seconds is not None and (lag.records or not undated)), default=None),
+        undated,
+        sum(lag.ahead for lag in every),
         any(lag.estimated for lag in known),
         max((lag.retention_used for lag in known if lag.retention_used is not None), default=None),
         min((lag.seconds_left for lag in known if lag.seconds_left is not None), default=None),
@@ -347,9 +385,8 @@ def _lag(
     tp: TopicPartition,
     stored: Position | None,
     bounds: Bounds | None,
-    age_s: float | None,
+    age: _Age,
     retention_ms: int | None,
-    estimated: bool,  # noqa: FBT001 - passed on
 ) -> Lag:
     standing = standing_of(stored, bounds)
     position, beginning, end = stored and stored.offset, bounds and bounds.beginning, bounds and bounds.end
@@ -361,15 +398,27 @@ def _lag(
     ):  # ends are read after positions, so the log was cut, or the position is of another topic with this name
         return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
     records = bounds.end - _first_unread(stored, bounds)
-    seconds = age_s if records else 0.0
+    seconds, estimated, ahead = age if records else _READ
     used = _share_used(seconds, retention_ms)
-    estimated = estimated and bool(records)
     unchecked = bool(led_anew({tp: stored}, {tp: bounds}))
-    return Lag(tp, position, beginning, end, records, lost, seconds, used, estimated, standing, unchecked=unchecked)
+    return Lag(
+        tp,
+        position,
+        beginning,
+        end,
+        records,
+        lost,
+        seconds,
+        used,
+        estimated,
+        standing,
+        unchecked=unchecked,
+        ahead=ahead,
+    )
 
 
 def _aged(lag: Lag, first: FirstUnread, now_ms: int, retentions_ms: Mapping[str, int]) -> Lag:
-    seconds = _age_s(first.at_ms, now_ms)
+    seconds, _, ahead = _age(first.at_ms, now_ms)
     used = _share_used(seconds, retentions_ms.get(lag.topic_partition.topic))
     return Lag(
         lag.topic_partition,
@@ -382,6 +431,7 @@ def _aged(lag: Lag, first: FirstUnread, now_ms: int, retentions_ms: Mapping[str,
         used,
         standing=lag.standing,
         unchecked=lag.unchecked,
+        ahead=ahead,
     )
 
 
@@ -392,13 +442,15 @@ def _share_used(seconds: float | None, retention_ms: int | None) -> float | None
 def _held_back(lag: Lag, bounds: Bounds | None, held_ms: Mapping[TopicPartition, int], now_ms: int) -> Lag:
     if bounds is None or not bounds.held_back:
         return lag
-    return replace(lag, held_back=bounds.held_back, held_back_s=_age_s(held_ms.get(lag.topic_partition), now_ms))
+    return replace(lag, held_back=bounds.held_back, held_back_s=_age(held_ms.get(lag.topic_partition), now_ms).seconds)
 
 
-def _age_s(written_ms: int | None, now_ms: int) -> float | None:
-    """Return the age of a record; None if unknown: timestamps of 0 or less (some clients write 0 or -1)."""
-    # Clocks differ: a record with a time in the future has age 0.
-    return None if written_ms is None or written_ms <= 0 else max(0.0, (now_ms - written_ms) / 1000)
+def _age(written_ms: int | None, here_ms: int, estimated: bool = False) -> _Age:  # noqa: FBT001, FBT002 - passed on
+    """Return the age of a record; unknown for timestamps of 0 or less (some clients write 0 or -1)."""
+    if written_ms is None or written_ms <= 0:
+        return _Age(None)
+    ahead = is_future(written_ms, here_ms)
+    return _Age(None if ahead else max(0.0, (here_ms - written_ms) / 1000), estimated, ahead)
 
 
 def _between(before: Sample, after: Sample) -> dict[TopicPartition, Speed]:
