@@ -28,7 +28,9 @@ def state(code: str) -> psycopg.Error:
 
 def mysql(code: int, kind: Any = pymysql.err.OperationalError) -> Exception:
     """Return an error of MySQL."""
-    return kind(code, "the server's words")  # type: ignore[no-any-return]  # its class
+    error = kind(code, "the server's words")
+    error.sqlstate = "HY000"  # as PyMySQL sets it
+    return error  # type: ignore[no-any-return]  # its class
 
 
 def sqlite(*statements: str) -> sqlite3.Error:

@@ -262,7 +262,7 @@ def _of_library(told: _Told) -> Blame | None:
 def _told(error: BaseException) -> _Told:
     first: Any = error.args[0] if error.args else None
     named = next((found for name in _CODES if (found := getattr(error, name, None))), None)
-    code = named or (first if isinstance(first, int) or hasattr(first, "name") else None)
+    code = first if isinstance(first, int) or hasattr(first, "name") else named  # PyMySQL has a number and a state
     kinds = type(error).__mro__
     return _Told(kinds[0].__module__.partition(".")[0], tuple(each.__name__ for each in kinds), code, str(error))
 
