@@ -202,7 +202,8 @@ def test_where_no_run_could_start_lag_says_so_and_why(
     assert (found["status"], found["gone"], found["partitions"][0]["remark"]) == ("refused", 1, "gone")
     assert "gone-topic\t0\t3 (gone)\t-\t-\t-" in run(*arguments, code=1)
     ledger.place({TopicPartition(name, 0): Position(0)})
-    assert json.loads(run(*arguments, "--json"))["status"] == "ok"
+    found = json.loads(run(*arguments, "--json", code=1))
+    assert (found["status"], found["gone"], found["records"]) == ("topic gone", 1, 0)
     ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 9)]))
     found = json.loads(run(*arguments, "--json", code=1))
     assert (found["status"], found["records"], found["catch_up_s"]) == ("refused", None, None)

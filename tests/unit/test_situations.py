@@ -9,7 +9,7 @@ import pytest
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Move, Moves, Owner, Snapshot
-from offsetkeeper.core.offsets import Position, TopicPartition
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition
 from offsetkeeper.operate.lag import measure
 from offsetkeeper.operate.status import Point, Status, status
 
@@ -72,10 +72,12 @@ class Situation:
     position: Position = field(default=Position(5))
     bounds: Bounds | None = None
     gone: bool = False
+    others: Positions = field(default_factory=dict)  # of topics that are gone
     ledger: bool = True
     before: Sequence[int] = ()
 
 
+LEFT = {TopicPartition("gone", 0): Position(3)}
 BUSY = commits(10, 50, ago_s=4)
 SITUATIONS = [
     # A run that reads all the time.
@@ -402,6 +404,10 @@ SITUATIONS = [
     ),
     Situation("its position is past the end", Status.REFUSED, BUSY, bounds=Bounds(0, 3)),
     Situation("all its topics are gone", Status.REFUSED, BUSY, gone=True),
+    Situation("one of its topics is gone, the other is read", Status.TOPIC_GONE, BUSY, others=LEFT),
+    Situation(
+        "one of its topics is gone, and nobody runs", Status.TOPIC_GONE, [("release", HOUR), *BUSY], FREE, others=LEFT
+    ),
     Situation("it reads a Spark checkpoint, which tells of no runs", Status.OK, (), FREE, 60, 100, ledger=False),
     Situation("it reads a Spark checkpoint, and is far behind", Status.BEHIND, (), FREE, DAY, 100, ledger=False),
 ]
@@ -430,7 +436,8 @@ def found(situation: Situation) -> Status:
         for number, (event, ago_s, *moved) in enumerate(situation.events)
     ]
     owner = Owner("me", 1) if situation.held else None
-    snapshot = Snapshot("g", version=1000 if situation.ledger else 0, owner=owner, positions={A: situation.position})
+    snapshot = Snapshot("g", version=1000 if situation.ledger else 0, owner=owner)
+    snapshot = replace(snapshot, positions={A: situation.position, **situation.others})
     held_back = 0 if situation.held_back_s is None else 50
     end = situation.position.offset + situation.waiting
     bounds = situation.bounds or Bounds(0, end, log_end=end + held_back)

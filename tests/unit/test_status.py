@@ -201,10 +201,10 @@ def test_where_no_run_could_start_it_is_refused(position: Position, bounds: dict
     assert status(HELD, measure({A: position}, bounds, NOW), commits(5), NOW) is Status.REFUSED
 
 
-def test_a_topic_that_is_gone_beside_others_is_no_reason_to_refuse() -> None:
-    """The policy for what is removed keeps its positions, and reads the rest."""
+def test_a_topic_that_is_gone_beside_others_is_no_reason_to_refuse_and_not_ok() -> None:
+    """The policy for what is removed keeps its positions, and reads the rest. What was unread of it is lost."""
     lags = measure({A: Position(5), TopicPartition("gone", 0): Position(1)}, {A: Bounds(0, 5)}, NOW)
-    assert status(HELD, lags, commits(5), NOW) is Status.OK
+    assert status(HELD, lags, commits(5), NOW) is Status.TOPIC_GONE
 
 
 def attempts(count: int, *events: str, every_s: int = 30) -> list[Entry]:

@@ -65,8 +65,8 @@ def lag(
     """Show the lag of a group in records and seconds, its speed, how near retention is, and its status.
 
     Without a group: one line for each group of the store, the worst first. No run is needed. A time after ~ is an
-    estimate. Exit code 1 if the status is `losing data` or `refused`, or a limit that you give is exceeded. The meaning
-    of each status: https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
+    estimate. Exit code 1 if the status is `losing data`, `refused` or `topic gone`, or a limit that you give is
+    exceeded. The meaning of each status: https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """

@@ -14,7 +14,7 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.lag import Total
 from offsetkeeper.operate.status import Status
 
-_USUAL = frozenset({Status.LOSING_DATA, Status.REFUSED})
+_USUAL = frozenset({Status.LOSING_DATA, Status.REFUSED, Status.TOPIC_GONE})
 
 MaxAge = Annotated[
     str,
@@ -25,7 +25,9 @@ MaxLag = Annotated[
 ]
 FailOn = Annotated[
     str,
-    typer.Option(help="Exit code 1 at these statuses, such as stopped,stalled. Default: losing data,refused."),
+    typer.Option(
+        help="Exit code 1 at these statuses, such as stopped,stalled. Default: losing data,refused,topic gone."
+    ),
 ]
 
 

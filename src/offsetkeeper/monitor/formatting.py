@@ -15,6 +15,7 @@ _SMALL = 0.1
 MEANINGS = {
     Status.LOSING_DATA: "Retention has taken unread records, or is about to.",
     Status.REFUSED: "No run could start: a position is beyond the end, or its topic is gone or was made again.",
+    Status.TOPIC_GONE: "A topic or a partition is not in Kafka any more: its unread records, if it had any, are lost.",
     Status.REWOUND: "A reset has moved positions back, and nothing has been committed since.",
     Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
     Status.STOPPED: "Records wait, no run holds the group, and no scheduled run is expected.",

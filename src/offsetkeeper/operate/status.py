@@ -4,6 +4,7 @@ The rules are checked in this order; the first one that holds gives the status:
 
     losing data   unread records are lost to retention, or the first unread one has had 90 % of its time
     refused       no run could start: a position is beyond the end, its topic was created again, or all topics are gone
+    topic gone    a topic or a partition with a position is not in Kafka any more: what was unread of it is lost
     rewound       resets since the newest commit have moved a position back from where that commit left it: what was
                   read before is unread again; but a run that began since may be failing or stalled, or ok if it waits
                   for records
@@ -25,7 +26,8 @@ The silence of a run is never longer than the oldest unread record has waited: w
 A job counts as scheduled if its runs ended by themselves and began again at least twice, and no run held the group for
 most of the time. Its usual time from run to run is the one that nine of ten do not exceed. If 1.5 times this time has
 passed, the next run is missing.
-`refused` assumes the default policies. They keep a topic that is gone while other topics exist; only the lag shows it.
+`refused` assumes the default policies. They keep a topic that is gone while other topics exist. How many of its records
+were unread nobody knows any more.
 The backlog always rises between two commits, and the time from a commit to a sample is random. So whole intervals are
 compared, or samples if these are rarer. A slower growth ends in `behind`.
 The rules see the newest 1,000 changes of the history, and fewer for a group with more than 100 partitions.
@@ -73,6 +75,7 @@ class Status(StrEnum):
 
     LOSING_DATA = "losing data"
     REFUSED = "refused"
+    TOPIC_GONE = "topic gone"
     REWOUND = "rewound"
     FAILING = "failing"
     STOPPED = "stopped"
@@ -123,6 +126,7 @@ def status(
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
         Status.REFUSED: _refused(lags),
+        Status.TOPIC_GONE: any(lag.standing is Standing.GONE for lag in lags),
         Status.REWOUND: _rewound(snapshot.positions, entries)
         and (bool(waiting) or not held)
         and not (failing or stalled),

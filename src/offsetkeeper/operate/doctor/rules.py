@@ -163,9 +163,11 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
     for topic in _topics(facts):
         if not topic.exists:
             what = "the topic does not exist in Kafka" + ", but the group has positions of it" * topic.read
-            yield Finding(
-                "topic-gone", ERROR, f"topic {topic.topic}", what, "create the topic, or correct the brokers' address"
-            )
+            remedy = "create the topic, or correct the brokers' address"
+            if topic.read:
+                what += ": if it was deleted, its unread records are lost"
+                remedy += "; if the topic is not needed any more, offsetkeeper forget takes its positions away"
+            yield Finding("topic-gone", ERROR, f"topic {topic.topic}", what, remedy)
         elif topic.elsewhere:
             what = "the brokers are of another Kafka cluster than the stored offsets: runs are refused, nothing is read"
             remedy = "correct the brokers' address; to go on in the other cluster, use offsetkeeper reset --to-datetime"
