@@ -172,7 +172,7 @@ def test_a_frame_that_does_not_fit_is_refused_by_its_columns(
             "headers",
             "column headers: a header's key has the character U",
         ),
-        ("'no-such-topic'", "topic", "topic no-such-topic: UNKNOWN_TOPIC_OR_PART"),
+        ("'no-such-topic'", "topic", "has no topic no-such-topic, which a row names"),
     ],
 )
 def test_a_row_that_kafka_cannot_take_is_told_and_none_is_written(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -118,6 +119,14 @@ def test_looks_without_an_answer_tell_nothing_of_growth() -> None:
     assert status(HELD, behind(15), commits(5), NOW, seen) is Status.OK
     seen = [*points([1, 2, 3, 4, 5], 10, ago_s=10), Point(NOW - 10_000, None)]
     assert status(HELD, behind(15), commits(5), NOW, seen) is Status.GROWING
+
+
+def test_a_run_that_waits_for_its_output_is_told_until_it_goes_on_or_ends() -> None:
+    entries = commits(60, ago_s=100)
+    waiting = [replace(entries[0], event="wait", at_ms=NOW - 1000, version=entries[0].version + 1), *entries]
+    assert status(HELD, behind(400), waiting, NOW) is Status.OUTPUT_AWAY
+    assert status(HELD, behind(400), entries, NOW) is not Status.OUTPUT_AWAY
+    assert status(replace(HELD, owner=None), behind(400), waiting, NOW) is Status.STOPPED
 
 
 @pytest.mark.parametrize("every_s", [1, 5, 7, 13, 61])

@@ -19,6 +19,7 @@ MEANINGS = {
     Status.REWOUND: "A reset has moved positions back, and nothing has been committed since.",
     Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
     Status.STOPPED: "Records wait, no run holds the group, and no scheduled run is expected.",
+    Status.OUTPUT_AWAY: "The run that holds the group waits for an output. The newest change says since when and why.",
     Status.STALLED: "Records wait, and the run that holds the group has been silent for three usual commit intervals.",
     Status.HELD_BACK: "A transaction has been open for 15 minutes, and no record behind it can be read.",
     Status.GROWING: "The number of waiting records rose over four commit intervals in a row.",

@@ -11,6 +11,7 @@ The rules are checked in this order; the first one that holds gives the status:
     failing       records wait, and three runs in a row that could have read them ended without a commit; for a job that
                   a scheduler starts, one run is enough
     stopped       records wait, and no run holds the group; a scheduled job between two runs is not stopped
+    output away   a run holds the group and waits for an output; the newest entry of the history says since when and why
     stalled       records wait, a run holds the group, and it has been silent for three usual commit intervals
     held back     a transaction has been open for 15 minutes, and no record after it can be read
     growing       the first unread record is older than the usual commit interval, and the lowest backlog rose from
@@ -79,6 +80,7 @@ class Status(StrEnum):
     REWOUND = "rewound"
     FAILING = "failing"
     STOPPED = "stopped"
+    OUTPUT_AWAY = "output away"
     STALLED = "stalled"
     HELD_BACK = "held back"
     GROWING = "growing"
@@ -132,6 +134,7 @@ def status(
         and not (failing or stalled),
         Status.FAILING: failing,
         Status.STOPPED: bool(waiting) and not held and not between_runs and snapshot.version > 0,
+        Status.OUTPUT_AWAY: held and bool(entries) and entries[0].event == "wait",
         Status.STALLED: stalled,
         Status.HELD_BACK: any((lag.held_back_s or 0.0) > OPEN_S for lag in lags),
         Status.GROWING: not between_runs

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.clients.sqlite import (
+    BUSY,
     DURABLE,
+    PASSING,
     Connection,
     check_files,
+    code_of,
     database_identity,
     read_url,
 )
@@ -65,7 +68,6 @@ _UNIQUE = """SELECT l.name, i.name, i.coll FROM pragma_index_list(?) l, pragma_i
     WHERE l."unique" AND NOT l.partial AND i.key"""
 
 _NOTHING = "NOTHING"
-_OF_ROWS = {Blame.AWAY, Blame.RECORD}  # where a statement is our own, a frame is not its fault
 _SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
 _SAME_KEY = "SELECT 1 FROM staged GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 _WITHOUT = "SELECT {shown} FROM staged WHERE {column} IS NULL LIMIT 1"
@@ -240,7 +242,8 @@ class SQLiteDatabase(NamedTuple):
             yield
         except sqlite3.Error as error:
             text = f"{self.address}: {error}; nothing was written"
-            raise (judged(error, text) if blame(error) in _OF_ROWS else Refused(text)) from error
+            passes = code_of(error) in BUSY | PASSING or blame(error) is Blame.RECORD
+            raise (judged(error, text) if passes else Refused(text)) from error  # a statement of ours is no program's
 
     def _open(self) -> Connection:
         check_files(self.path, self.address)
