@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from engines.lab import Lab
 from engines.misfits import LETTERS
 from engines.refusals import KINDS, Refusing
 from offsetkeeper import Batch, Policies
-from offsetkeeper.errors import RowMismatch
+from offsetkeeper.errors import RowMismatch, SinkError
 from offsetkeeper.sinks import Table
 
 NewTopic = Callable[..., str]
@@ -58,3 +59,26 @@ def test_each_record_that_an_output_refuses_is_in_the_dead_letters_and_all_other
     assert output.offsets() == [offset for offset, value in enumerate(values) if value == "good"]
     late = "violates foreign key constraint"  # it is put off until the commit, which is the store's
     assert all(error.startswith("RowMismatch: ") or late in error for _, _, error in found)
+
+
+@pytest.mark.parametrize("kind", ["PostgreSQL", "PostgreSQL, in the store's transaction", "Topic"])
+def test_a_program_of_which_the_output_refuses_every_row_quarantines_none(
+    lab: Lab, topic: NewTopic, output: Refusing, tmp_path: Path
+) -> None:
+    """Also where a constraint is put off until the commit, which a trial never comes to."""
+
+    def process(frame: DataFrame, _: Batch) -> DataFrame:
+        return frame.withColumn("value", f.lit(wrong)).selectExpr(*output.columns)
+
+    wrong = "missing" if "missing" in output.wrong else "parent"
+    source = topic(1)
+    lab.produce(source, *["good"] * 4)
+    with closing(sqlite3.connect(tmp_path / "letters.db")) as connection:
+        connection.execute(LETTERS)
+        letters = Table(f"sqlite:///{tmp_path}/letters.db", "letters")
+        pipeline = lab.pipeline(source, attempts=1, policies=Policies(poison="quarantine"), dead_letters=letters)
+        with pytest.raises(SinkError) as told:
+            pipeline.run(lab.spark, process, sink=output.sink, guarantee="exactly_once", until="caught_up")
+        assert "this program has written no other record yet" in "".join(told.value.__notes__)
+        assert connection.execute("select count(*) from letters").fetchall() == [(0,)]
+    assert output.offsets() == []

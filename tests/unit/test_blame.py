@@ -153,7 +153,14 @@ def test_a_worker_that_crashed_is_not_away() -> None:
 
 
 def test_of_a_traceback_the_last_error_counts() -> None:
-    lines = ["Traceback (most recent call last):", '  File "a.py"', "KeyError: 'x'", "", "During handling:", ""]
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "a.py"',
+        "KeyError: 'x'",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+    ]
     text = "\n".join([*lines, "Traceback (most recent call last):", '  File "b.py"', "app.Wrong: no  value", ""])
     assert raised(RuntimeError(text)) == ("app.Wrong", "no  value")
     assert raised(RuntimeError("no traceback")) is None
@@ -162,3 +169,35 @@ def test_of_a_traceback_the_last_error_counts() -> None:
 def test_words_are_one_line_with_short_values() -> None:
     text = words(ValueError(f'invalid input for uuid: "{"x" * 500}"\nLINE 1'))
     assert text == f'invalid input for uuid: "{"x" * 200}…" LINE 1'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Permission denied",
+        "No space left on device",
+        "java.net.ConnectException: refused",
+        "offsetkeeper.errors.SinkError: gone",
+        "Traceback (most recent call last):\n  x\nConnectionError: x",
+    ],
+)
+def test_words_in_a_value_decide_nothing(value: str) -> None:
+    """Topics of logs have such values."""
+    with pytest.raises(ValueError, match="invalid literal") as told:
+        int(value)
+    assert blame(told.value) is None
+    task = f'It failed\nTraceback (most recent call last):\n  File "x.py"\nValueError: {told.value}\n\n\tat'
+    assert blame(PythonException(task)) is None
+    cast = f'[CAST_INVALID_INPUT] The value \'{value}\' of the type "STRING" cannot be cast to "INT"'
+    assert blame(RuntimeError(f"org.apache.spark.SparkNumberFormatException: {cast}")) is None
+    assert blame(RuntimeError(cast)) is None
+
+
+def test_a_full_disk_is_away_wherever_it_is_told() -> None:
+    full = "java.io.IOException: No space left on device"
+    for line in (full, f"org.apache.hadoop.fs.FSError: {full}"):
+        assert blame(RuntimeError(f"Job aborted\nCaused by: {line}\n\tat x")) is AWAY
+    remote = "org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.hdfs.server.namenode.SafeModeException): Cannot"
+    assert blame(RuntimeError(remote)) is AWAY
+    task = 'x\nTraceback (most recent call last):\n  File "x"\nOSError: [Errno 28] No space'
+    assert blame(PythonException(task)) is AWAY

@@ -93,6 +93,7 @@ SITUATIONS = [
         5 * MINUTE,
         1,
     ),
+    Situation("it waits for its output", Status.OUTPUT_AWAY, [("wait", 61), *BUSY], HELD, 61, 100),
     Situation("it was busy, and is silent for a minute", Status.STALLED, commits(10, 50, 60), HELD, 61, 100),
     Situation("it commits once an hour, and is silent for two", Status.OK, commits(HOUR, 20, 2 * HOUR), HELD, 7200, 9),
     Situation(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from offsetkeeper import errors
 from offsetkeeper.errors import OffsetkeeperError
 
 TRACEBACK = "Traceback (most recent call last):"
 """How the text of an error begins that Python code has raised in a task."""
-_KINDS = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, OffsetkeeperError)
-}
-_OURS = re.compile(r"offsetkeeper\.errors\.(?P<name>[A-Za-z]+): (?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)")
+# At the start of a line, or behind Java's classes: a value in the text of another error may have the same words.
+_OURS = re.compile(
+    r"^(?:Caused by: |(?:[\w$]+\.)+[\w$]+: )*offsetkeeper\.errors\.(?P<name>[A-Za-z]+): "
+    r"(?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)",
+    re.MULTILINE,
+)
+_BEGIN = re.compile(rf"^{re.escape(TRACEBACK)}", re.MULTILINE)
+_CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception)[^\n]*:\n\n")
 
 
 class Raised(NamedTuple):
@@ -37,12 +40,18 @@ def our_error(error: BaseException) -> OffsetkeeperError | None:
     return _KINDS[found[-1]["name"]](found[-1]["message"]) if found else None
 
 
+def _below(kind: type[OffsetkeeperError]) -> dict[str, type[OffsetkeeperError]]:
+    return {kind.__name__: kind} | {name: each for sub in kind.__subclasses__() for name, each in _below(sub).items()}
+
+
+_KINDS = _below(OffsetkeeperError)
+
+
 def raised(error: BaseException) -> Raised | None:
     """Return what Python code has raised in a task, from what Spark raises; None if no such code has."""
     text = str(error)
-    if TRACEBACK not in text:
-        return None
-    lines = text.rpartition(TRACEBACK)[2].splitlines()[1:]
+    parts = _BEGIN.split(_CHAINED.split(text)[-1], maxsplit=1)
+    lines = parts[1].splitlines()[1:] if len(parts) > 1 else []
     line = next((line for line in lines if line.strip() and not line.startswith(" ")), "")
     name, _, message = line.partition(":")
     return Raised(name.strip(), message.strip()) if line else None

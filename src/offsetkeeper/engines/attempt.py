@@ -120,7 +120,7 @@ class Delivery:
         course = Course(0 if patient else self.asked.pace.attempts - 1)
         while failure := self._failed(batch, records, course):
             if failure.away and failure.times == _TOLD and self.outputs.ways.writers:  # a joiner's store is away too
-                self.ledger.note_waiting(f"batch {batch.id}: {failure.text}")
+                self.ledger.note_waiting(f"batch {batch.id}: {failure.text}: {failure.why}")
             self.stop.wait(failure.pause_s)
             try:
                 committed = self.ledger.confirm(batch)

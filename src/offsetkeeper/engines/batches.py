@@ -189,9 +189,10 @@ class Batches:
             Exception: the error, if a record is not its cause.
             StartRefused: an older run has written the batch into one of the outputs meanwhile.
         """
-        if batch.size == 1:
-            quarantine.check(error, batch, self._records, lambda: self._others(batch))
         self._check_uncut(batch, error)
+        if batch.size == 1 and not quarantine.check(error, batch, self._records, lambda: self._others(batch)):
+            log.warning("batch %s of one offset can be written now, so it is tried again: %s", batch.id, error)
+            return self.process(batch)
         log.warning("batch %s of %d offsets failed and is given up: %s", batch.id, batch.size, text_of(error))
         if self.ledger.snapshot.pending is not None:
             self._drop(batch, failure=f"it fails with {text_of(error).partition(':')[0]}")

@@ -20,7 +20,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.executors import TRACEBACK
 from offsetkeeper.engines.settings import Pace
 from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, RangeGone, StoreUnavailable
-from offsetkeeper.sinks.blame import Blame, blame
+from offsetkeeper.sinks.blame import Blame, blame, words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,6 +50,7 @@ class Failure(NamedTuple):
         pause_s: seconds until the next try.
         advice: what the user can do where the run ends; it may be empty.
         away: whether an output is away.
+        why: what it answered, or the client said.
     """
 
     text: str
@@ -58,6 +59,7 @@ class Failure(NamedTuple):
     pause_s: float
     advice: str = ""
     away: bool = False
+    why: str = ""
 
 
 def _counted(text: str, times: int, most: int, advice: str = "") -> Failure:
@@ -134,12 +136,12 @@ class Course:
             return _counted(_INTERRUPTED, self.interruptions, most)
         self.interruptions = 0
         if blame(error) is Blame.AWAY:
-            return self._away(pace)
+            return self._away(pace, words(error))
         self.waits, self.away_since = 0, None
         self.failures += 1
         return _counted(_FAILED, self.failures + self.spent, pace.attempts)
 
-    def _away(self, pace: Pace) -> Failure:
+    def _away(self, pace: Pace, why: str) -> Failure:
         now = environment.monotonic()
         self.away_since = self.away_since or (now, environment.now_ms())
         self.waits += 1
@@ -148,7 +150,7 @@ class Course:
         is_last = left_s <= 0 and self.waits + self.spent >= pace.attempts
         at = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(" ", "seconds")
         text = _AWAY.format(at, self.waits, pace.retry_timeout_s)
-        return Failure(text, self.waits, is_last, min(pause_s, left_s) if left_s > 0 else pause_s, away=True)
+        return Failure(text, self.waits, is_last, min(pause_s, left_s) if left_s > 0 else pause_s, away=True, why=why)
 
 
 def interrupted(error: Exception) -> bool:

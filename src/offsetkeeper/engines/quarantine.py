@@ -20,6 +20,7 @@ from functools import partial
 from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.clients.postgresql_server import AT_ONCE
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.executors import raised
@@ -30,7 +31,7 @@ from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop
-from offsetkeeper.errors import GuaranteeRefused, SettingsError
+from offsetkeeper.errors import GuaranteeRefused, RangeGone, SettingsError
 from offsetkeeper.sinks.blame import Blame, blame
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
@@ -138,8 +139,8 @@ class Quarantine:
 
     def check(
         self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], others: Callable[[], list[Ranges]]
-    ) -> None:
-        """Return if the single record of this batch is the cause of the error.
+    ) -> bool:
+        """Return whether the single record of this batch is the cause of the error: False if it can be written now.
 
         Args:
             error: the error.
@@ -161,6 +162,7 @@ class Quarantine:
             raise error from other
         if not self._proven:
             self._prove(error, batch, records, others())
+        return self._fails(batch, batch.ranges, records(batch)) is not None
 
     def _counted(self) -> int:
         """Return how many offsets were quarantined one after another, the last ones of the group."""
@@ -180,9 +182,12 @@ class Quarantine:
         """
         tried = 0
         for ranges in others:
+            if self.stop.is_set():
+                raise error
             frame = records(replace(batch, ranges=ranges))
-            if frame.isEmpty():
-                continue
+            with suppress(RangeGone):
+                if frame.isEmpty():
+                    continue
             tried += 1
             if self._fails(batch, ranges, frame) is None:
                 self._proven = True
@@ -201,7 +206,11 @@ class Quarantine:
         """
         timeout_s = self.asked.pace.retry_timeout_s
         try:
-            retry(lambda error: blame(error) is Blame.AWAY, timeout_s, lambda _: self._try(batch, ranges, records))
+            retry(
+                lambda error: blame(error) is Blame.AWAY and not self.stop.is_set(),
+                timeout_s,
+                lambda _: self._try(batch, ranges, records),
+            )
         except Exception as error:
             if blame(error) in {Blame.AWAY, Blame.REFUSES}:
                 raise
@@ -230,6 +239,8 @@ class Quarantine:
     def _try_in_transaction(self, batch: Batch, finish: Callable[[Any], object]) -> None:
         with suppress(RolledBack), self.ledger.transaction(batch) as connection:
             finish(connection)
+            if self.ledger.store.address.startswith("postgres"):
+                connection.execute(AT_ONCE)
             raise RolledBack
 
     def deliver(self, batch: Batch, error: Exception, records: Callable[[Batch], DataFrame], **more: Any) -> bool:
@@ -285,8 +296,10 @@ def others(unread: Sequence[OffsetRange], read: Sequence[OffsetRange], bad: Offs
     after = _chunks([r for r in here if r.topic_partition == mine and r.size])
     elsewhere = _chunks([r for r in here if r.topic_partition != mine and r.size])
     before = [(r._replace(start=max(r.start, r.end - _BEFORE)),) for r in read if r.topic_partition == mine and r.size]
+    first = [(r._replace(end=r.start + 1),) for r in read if r.topic_partition == mine and r.size]
+    far = [(r._replace(start=at, end=at + 1),) for r in here if r.size for at in ((r.start + r.end) // 2, r.end - 1)]
     pairs = zip_longest(after, elsewhere)
-    return [each for pair in pairs for each in pair if each] + before
+    return [each for pair in pairs for each in pair if each] + far[: 2 * _BEFORE] + before + first
 
 
 def _chunks(ranges: Sequence[OffsetRange]) -> Iterator[Ranges]:

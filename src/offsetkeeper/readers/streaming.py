@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
-from offsetkeeper.core import bounds, environment, identity, offsets, outside, retry, tls, topics, urls
+from offsetkeeper.core import bounds, duration, environment, identity, offsets, outside, retry, tls, topics, urls
 from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_cluster, known_ids, standing_of
 from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
@@ -239,7 +239,7 @@ READING = (
 )
 _SHIPPED = (
     *(*READING, offsets, bounds, topics, cluster_protocol),
-    *(cluster, log_cuts, many_offsets, ranges, limits, sample),
+    *(cluster, duration, log_cuts, many_offsets, ranges, limits, sample),
 )
 
 

@@ -71,6 +71,8 @@ _MYSQL: Mapping[int, Blame] = MappingProxyType(
                 *(1020, 1021, 1026, 1030, 1037, 1038, 1040, 1041, 1053, 1077, 1078, 1079, 1080, 1114, 1129, 1135, 1146),
                 *(1158, 1159, 1160, 1161, 1180, 1203, 1205, 1206, 1213, 1223, 1226, 1290, 1297, 1317, 1614, 1637, 1792),
                 *(1836, 1927, 1969, 3024, 3572),
+                # crashed tables, a node of a cluster that is not ready, a server that is offline or about to be
+                *(1016, 1023, 1036, 1047, 1105, 1194, 1195, 1412, 1615, 1874, 3032, 3100, 3101, 3168),
             ),
             Blame.AWAY,
         ),
@@ -112,25 +114,33 @@ _DISKS: Mapping[int | None, Blame] = MappingProxyType(
         **dict.fromkeys((errno.EACCES, errno.EPERM), Blame.REFUSES),
     }
 )
-# Of Python's own errors and of web clients, by the last part of the name.
+# Of Python's own errors and of web clients.
 _NAMES_AWAY = re.compile(
-    r"(?:^|\.)(?:ConnectionError|ConnectionRefusedError|ConnectionResetError|ConnectionAbortedError|BrokenPipeError"
-    r"|TimeoutError|gaierror|herror|ConnectError|ConnectTimeout|ReadTimeout|WriteTimeout|PoolTimeout|NewConnectionError"
-    r"|MaxRetryError|ProtocolError|RemoteDisconnected|NoHostAvailable|OperationTimedOut)$"
+    r"(?:(?:builtins|socket|http|urllib3|requests|httpx|httpcore|aiohttp|botocore)\.(?:\w+\.)*)?"
+    r"(?:Connect\w*Error|ConnectTimeout\w*|BrokenPipeError|TimeoutError|gaierror|herror|ReadTimeout\w*|WriteTimeout"
+    r"|PoolTimeout|NewConnectionError|MaxRetryError|ProtocolError|RemoteDisconnected|EndpointConnectionError)"
 )
-# Of the JVM and of file systems, by text.
-_TEXTS: Mapping[str, Blame] = MappingProxyType(
+# Of the JVM: the class at the start of a line. A value in the text of another error may have the same words.
+_JAVA = re.compile(r"^\s*(?:Caused by: )?(?:[\w$]+\.)+[\w$]+(?:\([\w.$]+\))?(?::.*)?$", re.MULTILINE)
+_KIND = re.compile(r"[\w$]+(?=[:)]|$)")
+_JAVA_KINDS: Mapping[str, Blame] = MappingProxyType(
     {
         **dict.fromkeys(
             (
-                *("No space left on device", "Disk quota exceeded", "Read-only file system", "SafeModeException"),
-                *("DSQuotaExceededException", "NSQuotaExceededException", "StandbyException", "RetriableException"),
-                *("java.net.ConnectException", "java.net.UnknownHostException", "java.net.NoRouteToHostException"),
-                *("java.net.SocketTimeoutException", "java.net.SocketException", "ConnectTimeoutException"),
+                *("ConnectException", "UnknownHostException", "NoRouteToHostException", "SocketTimeoutException"),
+                *("SocketException", "ConnectTimeoutException", "SafeModeException", "StandbyException"),
+                *("RetriableException", "DSQuotaExceededException", "NSQuotaExceededException"),
             ),
             Blame.AWAY,
         ),
-        **dict.fromkeys(("AccessControlException", "AccessDeniedException", "Permission denied"), Blame.REFUSES),
+        **dict.fromkeys(("AccessControlException", "AccessDeniedException"), Blame.REFUSES),
+    }
+)
+_FILES = re.compile(r"\b(?:java\.io\.(?:\w*IOException|FileNotFoundException)|FSError|FileSystemException): ")
+_TEXTS: Mapping[str, Blame] = MappingProxyType(
+    {
+        **dict.fromkeys(("No space left on device", "Disk quota exceeded", "Read-only file system"), Blame.AWAY),
+        "Permission denied": Blame.REFUSES,
     }
 )
 _CRASHED = "Python worker exited unexpectedly"
@@ -139,6 +149,8 @@ _MOST = 2000
 _CODES = "sqlstate", "pgcode", "sqlite_errorcode", "errno"
 _CASSANDRA_REFUSES = frozenset({"Unauthorized", "AuthenticationFailed", "ConfigurationException"})
 _KAFKA_CODE = re.compile(r"KafkaError\{code=(\w+)")
+_ERRNO = re.compile(r"^\[Errno (\d+)\]")
+_OS_ERRORS = frozenset({"OSError", "PermissionError", "BlockingIOError", "InterruptedError"})
 _NUMBER = re.compile(r"^\((\d+),")
 
 
@@ -158,7 +170,8 @@ def blame(error: BaseException) -> Blame | None:
     if isinstance(error, OSError):
         return _DISKS.get(error.errno)
     found_in_text = _of_text(error)
-    return blame(error.__cause__) if found_in_text is None and error.__cause__ is not None else found_in_text
+    follows = found_in_text is None and error.__cause__ is not None and isinstance(error, RuntimeError | OSError)
+    return blame(error.__cause__) if follows and error.__cause__ is not None else found_in_text
 
 
 def judged(error: BaseException, text: str, *, otherwise: Blame = Blame.AWAY) -> OffsetkeeperError:
@@ -174,8 +187,8 @@ def judged(error: BaseException, text: str, *, otherwise: Blame = Blame.AWAY) ->
 
 def told_by_system(error: BaseException) -> str:
     """Return the line of an error of Spark in which a file system or the network says why; empty if none does."""
-    lines = [] if raised(error) else str(error).splitlines()
-    return next((line.strip()[:_MOST] for line in lines if any(mark in line for mark in _TEXTS)), "")
+    lines = () if raised(error) else (match[0] for match in _JAVA.finditer(str(error)))
+    return next((line.strip()[:_MOST] for line in lines if _of_java(line) is not None), "")
 
 
 def words(error: BaseException) -> str:
@@ -239,18 +252,37 @@ def _of_ours(error: OffsetkeeperError, cause: BaseException | None) -> Blame:
 
 def _of_text(error: BaseException) -> Blame | None:
     """Return whose fault it is by the text alone: of an error of Spark, which has that of the task in it."""
-    found = raised(error)
+    found, text = raised(error), str(error)
     if found is not None:
-        return _of_library(_told_by_text(*found)) or _of_words(*found)
-    return _of_words(type(error).__name__, str(error))
-
-
-def _of_words(name: str, text: str) -> Blame | None:
+        return _of_library(_told_by_text(*found)) or _of_python(*found)
     if _CRASHED in text:
         return None  # whatever Java says of the connection to the worker: a record may crash it
-    if _NAMES_AWAY.search(name):
+    module = type(error).__module__
+    name = type(error).__name__ if module == "builtins" else f"{module}.{type(error).__name__}"
+    lines = (_of_java(match[0]) for match in _JAVA.finditer(text))
+    return _of_python(name, text) or next(filter(None, lines), None)
+
+
+def _of_python(name: str, message: str) -> Blame | None:
+    """Return whose fault an error of Python or of a web client is, by its name or the number of a system's error."""
+    if _NAMES_AWAY.fullmatch(name):
         return Blame.AWAY
-    return next((each for mark, each in _TEXTS.items() if mark in text), None)
+    number = _ERRNO.match(message) if name in _OS_ERRORS else None
+    return _DISKS.get(int(number[1])) if number else None
+
+
+def _of_java(line: str) -> Blame | None:
+    """Return whose fault a line of a Java error is: by a class at its start, or by what a file system says."""
+    head = line.strip().removeprefix("Caused by: ")
+    for part in head.split(": "):
+        kinds = [_JAVA_KINDS.get(kind) for kind in _KIND.findall(part)] if "." in part and " " not in part else None
+        if kinds is None:
+            break
+        if found := next(filter(None, kinds), None):
+            return found
+    if not _FILES.search(line):
+        return None
+    return next((each for mark, each in _TEXTS.items() if mark in line), None)
 
 
 def _of_library(told: _Told) -> Blame | None:

@@ -90,6 +90,7 @@ class Dialect(NamedTuple):
             mark locked: it does not wait. The second statement reads the mark.
         obstacles: returns triggers, rules and row-level security that may change or hide the table's rows; it gets a
             connection, and the table's schema.
+        at_once: statement that checks what is put off until the commit; empty if nothing is.
         probes: statements that show a missing permission.
         check: raises Refused unless the table is committed and rolled back with the rows, and outlives a crash as they
             do; it gets a connection, the address of the database, and the table's schema.
@@ -104,6 +105,7 @@ class Dialect(NamedTuple):
     taken: type[Exception]
     trial: Callable[[Any, Sequence[Statement]], Sequence[Result] | None]
     obstacles: Callable[[Any, str], Sequence[str]]
+    at_once: str = ""
     probes: Sequence[str] = _PROBES
     check: Callable[[Any, str, str], object] = lambda *_: None
 
@@ -223,6 +225,8 @@ class Marks:
 
         def work(connection: Any) -> None:
             finish(connection)
+            if self.dialect.at_once:
+                connection.execute(self.dialect.at_once)
             raise RolledBack
 
         with suppress(RolledBack):

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from offsetkeeper.clients.postgresql import Connection
-from offsetkeeper.clients.postgresql_server import check_tables, obstacles
+from offsetkeeper.clients.postgresql_server import AT_ONCE, check_tables, obstacles
 from offsetkeeper.sinks.marks import TABLE, Dialect, Result, Statement
 from offsetkeeper.sinks.sink import MarkKey
 from offsetkeeper.sinks.table import Target
@@ -68,6 +68,7 @@ DIALECT = Dialect(
     missing=psycopg.errors.UndefinedTable,
     taken=psycopg.errors.UniqueViolation,
     trial=_tried,
+    at_once=AT_ONCE,
     obstacles=lambda connection, schema: obstacles(connection, [_marks(connection, schema)]),
     check=lambda connection, address, schema: check_tables(connection, address, [_marks(connection, schema)]),
 )
