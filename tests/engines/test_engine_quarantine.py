@@ -84,7 +84,8 @@ def test_what_fails_is_in_the_dead_letters_and_all_else_in_the_table_once(
     assert tables("select * from orders order by 1, 2, 3") == good
     assert tables('select topic, "partition", "offset" from letters order by 1, 2, 3') == bad
     assert {value for (value,) in tables("select value from letters")} == {b"bad"}
-    assert all("invalid literal for int()" in error for (error,) in tables("select error from letters"))
+    errors = [error for (error,) in tables("select error from letters")]
+    assert [error for error in errors if "invalid literal for int()" not in error] == []
     assert (summary.quarantined, summary.offsets) == (len(bad), len(bad) + len(good))
     told = [entry for entry in lab.history() if entry.reason.startswith("quarantined: ")]
     assert [entry.event for entry in told] == ["commit"] * len(bad)
@@ -137,7 +138,7 @@ def test_a_program_that_makes_every_row_wrong_quarantines_none(
             raise ValueError("a new release is broken")
         return numbers(frame, batch)
 
-    for starts in range(3):
+    for starts in range(2):
         with pytest.raises(ValueError, match="a new release is broken") as raised:
             run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"), none, attempts=1)
         assert "this program has written no other record yet" in "".join(raised.value.__notes__)

@@ -152,6 +152,11 @@ def test_a_worker_that_crashed_is_not_away() -> None:
     assert blame(RuntimeError("Caused by: java.net.ConnectException: Connection refused")) is AWAY
 
 
+def test_a_traceback_may_follow_a_class_of_spark() -> None:
+    lost = "Lost task 0.0 (driver): org.apache.spark.api.python.PythonException: Traceback (most recent call last)"
+    assert raised(RuntimeError(f'{lost}:\n  File "a.py"\nValueError: bad\n\n\tat')) == ("ValueError", "bad")
+
+
 def test_of_a_traceback_the_last_error_counts() -> None:
     lines = [
         "Traceback (most recent call last):",

@@ -15,7 +15,7 @@ _OURS = re.compile(
     r"(?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)",
     re.MULTILINE,
 )
-_BEGIN = re.compile(rf"^{re.escape(TRACEBACK)}", re.MULTILINE)
+_BEGIN = re.compile(rf"^[^'\"\n]*{re.escape(TRACEBACK)}", re.MULTILINE)  # not within a value
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception)[^\n]*:\n\n")
 
 
