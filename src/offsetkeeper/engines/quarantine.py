@@ -73,6 +73,7 @@ class Quarantine:
     _pieces: list[Ranges] = field(default_factory=list)
     _in_a_row: int | None = None  # unknown until the history was asked
     _proven: bool = False  # whether this program can write a record
+    _again: Ranges = ()  # an offset that could be written in a trial: none shows all that a landing does
 
     def __post_init__(self) -> None:
         """Create the delivery into the dead letters."""
@@ -140,7 +141,9 @@ class Quarantine:
     def check(
         self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], others: Callable[[], list[Ranges]]
     ) -> bool:
-        """Return whether the single record of this batch is the cause of the error: False if it can be written now.
+        """Return whether the single record of this batch is the cause of the error.
+
+        False, once, if it can be written now: the error has passed, as of a server that came back.
 
         Args:
             error: the error.
@@ -162,7 +165,10 @@ class Quarantine:
             raise error from other
         if not self._proven:
             self._prove(error, batch, records, others())
-        return self._fails(batch, batch.ranges, records(batch)) is not None
+        if batch.ranges == self._again or self._fails(batch, batch.ranges, records(batch)) is not None:
+            return True
+        self._again = batch.ranges
+        return False
 
     def _counted(self) -> int:
         """Return how many offsets were quarantined one after another, the last ones of the group."""
