@@ -9,7 +9,7 @@ from offsetkeeper.errors import OffsetkeeperError
 
 TRACEBACK = "Traceback (most recent call last):"
 """How the text of an error begins that Python code has raised in a task."""
-# At the start of a line, or behind what Spark writes before: a value in the text of another error may have the same words.
+# At the start of a line, or behind what Spark writes before: a value may have the same words.
 _OURS = re.compile(
     r"^(?:Caused by: |\[USER_RAISED_EXCEPTION\] |(?:[\w$]+\.)+[\w$]+: )*offsetkeeper\.errors\.(?P<name>[A-Za-z]+): "
     r"(?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)",
