@@ -69,7 +69,7 @@ def test_a_failure_is_told_in_one_line_and_leaves_nothing(
 ) -> None:
     staged.execute("alter table staged add check (c0 < 3)")
     done = run_on_executor(tmp_path, database)
-    assert "offsetkeeper.errors.SinkError: postgresql://127.0.0.1" in done.stderr
+    assert "offsetkeeper.errors.RowMismatch: postgresql://127.0.0.1" in done.stderr
     assert "violates check constraint" in done.stderr
     assert rows("select * from staged") == []
 

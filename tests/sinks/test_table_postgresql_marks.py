@@ -304,7 +304,7 @@ def test_rows_that_row_level_security_does_not_let_in_stop_the_batch(
     shop.execute("alter table records enable row level security")
     shop.execute("""create policy small on records for insert with check ("offset" < 1)""")
     way = lander(database.replace("postgres@", "packer@"))
-    with pytest.raises(SinkError, match="row-level security policy"):
+    with pytest.raises(Refused, match="row-level security policy"):
         write(spark, way, 1)
     assert (count(shop), way.seen(KEY).mark) == (0, None)
 

@@ -304,7 +304,7 @@ def test_an_error_of_a_trigger_is_not_taken_for_a_value_of_a_row(
     )
     with pytest.raises(SinkError, match="syntax error") as failed:
         Table(database, "orders").rows.write(spark.sql("select 1L as id, '{}' as j"), batch)
-    assert type(failed.value) is SinkError
+    assert type(failed.value) is SinkMismatch
 
 
 @pytest.mark.parametrize("left_out", ["insert", "update"])

@@ -38,8 +38,6 @@ SET_DURABLE = """
     set_config('synchronous_commit',
         coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)"""
 DURABLE = f"SELECT {SET_DURABLE}"
-AT_ONCE = "set constraints all immediate"
-"""Checks the constraints that are put off until the commit, in a transaction that is rolled back."""
 _IDENTITY = """
     SELECT extract(epoch FROM pg_postmaster_start_time())::text, oid::bigint, datname
     FROM pg_database WHERE datname = current_database()"""

@@ -20,7 +20,6 @@ from functools import partial
 from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.clients.postgresql_server import AT_ONCE
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.executors import raised
@@ -35,7 +34,7 @@ from offsetkeeper.errors import GuaranteeRefused, RangeGone, SettingsError
 from offsetkeeper.sinks.blame import Blame, blame
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
-from offsetkeeper.sinks.sink import Joiner, RolledBack, Writer
+from offsetkeeper.sinks.sink import AT_ONCE, Joiner, RolledBack, Writer
 from offsetkeeper.sinks.topic import Topic
 
 if TYPE_CHECKING:
@@ -226,17 +225,19 @@ class Quarantine:
     def _try(self, batch: Batch, ranges: Ranges, records: DataFrame) -> None:
         """Make the frames of the records of these ranges, and write them as far as it can be taken back.
 
-        A function that writes by itself writes them: with at least once, rows may come again. It gets a batch with an
-        id of its own: no id ever has two sets of ranges. A transaction is that of the batch which fails.
+        What a function writes by itself cannot be taken back: it is called without records only, with a batch that has
+        an id of its own, as no id ever has two sets of ranges. A transaction is that of the batch which fails.
         """
         outputs = self.asked.outputs
         tried = replace(batch, token=environment.token(), ranges=ranges, written=())
-        self.ledger.check_owner()
+        self.ledger.check_held()
         with outputs.frames(records, tried, self.asked.process) as frames:
             for name in outputs.sinks:
                 way = {**self.outputs.writers, **self.outputs.joiners}[name]
-                if isinstance(way, Writer):
+                if isinstance(way, Writer) and not ranges:
                     way.write(frames[name], tried)
+                elif isinstance(way, Writer):
+                    frames[name].write.format("noop").mode("overwrite").save()
                 elif isinstance(way, Joiner):
                     self._try_in_transaction(batch, way.stage(frames[name], tried))
                 else:

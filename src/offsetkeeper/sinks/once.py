@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch
@@ -118,7 +118,7 @@ class Once:
         Raises:
             SinkError, RowMismatch, SinkMismatch, Refused: the rows cannot be written.
         """
-        staged = self.lander.stage(frame, batch)
+        staged = self.lander.stage(frame, replace(batch, ranges=()))  # of no batch: none was begun
         if self.lander.rehearse is not None:
             self.lander.rehearse(MarkKey(batch.group, self.output), staged)
         elif self.lander.late:

@@ -53,6 +53,10 @@ class Joiner:
     follow: Callable[[Any, MarkKey, OutputMark], object] = lambda *_: None
 
 
+AT_ONCE = "set constraints all immediate"
+"""In PostgreSQL, checks the constraints that are put off until the commit, in a transaction that is rolled back."""
+
+
 class RolledBack(Exception):
     """Ends a transaction that is only tried."""
 

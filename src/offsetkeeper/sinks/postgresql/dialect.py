@@ -8,9 +8,9 @@ import psycopg
 from psycopg import sql
 
 from offsetkeeper.clients.postgresql import Connection
-from offsetkeeper.clients.postgresql_server import AT_ONCE, check_tables, obstacles
+from offsetkeeper.clients.postgresql_server import check_tables, obstacles
 from offsetkeeper.sinks.marks import TABLE, Dialect, Result, Statement
-from offsetkeeper.sinks.sink import MarkKey
+from offsetkeeper.sinks.sink import AT_ONCE, MarkKey
 from offsetkeeper.sinks.table import Target
 
 _TRIAL = "begin isolation level read committed; set local lock_timeout = 100; set constraints all immediate"
