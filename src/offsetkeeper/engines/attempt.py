@@ -186,7 +186,7 @@ class Delivery:
                     error.add_note(failure.advice)
                 found = gone or task_error(error)
                 ranges = batch.lines()
-                what = failure.text if failure.away else f"attempt {failure.times}"
+                what = failure.text if failure.away and gone is None else f"attempt {failure.times}"
                 (found or error).add_note(f"in batch {batch.id}, {what}, ranges:\n{ranges}"[:2000])
                 if found is not None:
                     raise found from error
