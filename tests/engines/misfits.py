@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import deltalake
 import psycopg
 import pyarrow as pa
-import pymysql
 import pytest
 
+from engines.databases import connect, do
 from engines.lab import Lab
 from offsetkeeper.errors import SinkMismatch
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table, Topic
@@ -83,17 +83,10 @@ def in_transaction(lab: Lab, request: pytest.FixtureRequest, path: Path) -> Outp
 def mysql(_: Lab, request: pytest.FixtureRequest, __: Path) -> Output:
     """Return a table in MariaDB."""
     server = request.getfixturevalue("mariadb_server")
-    name = server.create_database()
-
-    def connect() -> Any:
-        return pymysql.connect(host="127.0.0.1", port=server.port, user="root", database=name, autocommit=True)
-
-    with connect() as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "create table orders (topic text, `partition` int, `offset` bigint not null, price double, item text)"
-        )
+    url = server.url(server.create_database())
+    do(url, "create table orders (topic text, `partition` int, `offset` bigint not null, price double, item text)")
     value = (*PLACE, "if(value = 'bad', double('NaN'), 1D) as price")
-    return Output(Table(server.url(name), "orders"), lambda: _counted(connect()), PLACE, MISFITS, value)
+    return Output(Table(url, "orders"), lambda: _counted(connect(url)), PLACE, MISFITS, value)
 
 
 def topic(lab: Lab, request: pytest.FixtureRequest, _: Path) -> Output:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psycopg
-import pymysql
 import pytest
 
+from engines.databases import connect, do
 from engines.lab import Lab
 from offsetkeeper.sinks import Cassandra, Files, Table, Topic
 from sinks.topics import committed
@@ -77,8 +75,7 @@ SQLITE = """
 def postgresql(_: Lab, request: pytest.FixtureRequest, __: Path) -> Refusing:
     """Return a table in another database than the store's."""
     url = request.getfixturevalue("database")
-    with psycopg.connect(url) as connection:
-        connection.execute(POSTGRESQL)
+    do(url, POSTGRESQL)
     columns = (
         *SQL,
         _if("json", "'{'", "'{}'", "doc"),
@@ -90,7 +87,7 @@ def postgresql(_: Lab, request: pytest.FixtureRequest, __: Path) -> Refusing:
         _if("overflow", "decimal(1000)", "decimal(1)", "small"),
     )
     wrong = (*WRONG, "json", "uuid", "nul", "trigger", "utf8", "overflow")
-    return Refusing(Table(url, "orders"), lambda: _offsets(psycopg.connect(url), '"offset"'), columns, wrong)
+    return Refusing(Table(url, "orders"), lambda: _offsets(connect(url), '"offset"'), columns, wrong)
 
 
 def in_transaction(lab: Lab, request: pytest.FixtureRequest, path: Path) -> Refusing:
@@ -103,25 +100,17 @@ def in_transaction(lab: Lab, request: pytest.FixtureRequest, path: Path) -> Refu
 def mysql(_: Lab, request: pytest.FixtureRequest, __: Path) -> Refusing:
     """Return a table in MariaDB."""
     server = request.getfixturevalue("mariadb_server")
-    name = server.create_database()
-
-    def connect() -> Any:
-        return pymysql.connect(host="127.0.0.1", port=server.port, user="root", database=name, autocommit=True)
-
-    with connect() as connection, connection.cursor() as cursor:
-        for statement in MYSQL:
-            cursor.execute(statement)
+    url = server.url(server.create_database())
+    do(url, *MYSQL)
     columns = (*SQL, _if("json", "'{'", "'{}'", "doc"))
-    url = server.url(name)
-    return Refusing(Table(url, "orders"), lambda: _offsets(connect(), "`offset`"), columns, (*WRONG, "json"))
+    return Refusing(Table(url, "orders"), lambda: _offsets(connect(url), "`offset`"), columns, (*WRONG, "json"))
 
 
 def sqlite(lab: Lab, *_: Any) -> Refusing:
     """Return a table in the store's own database."""
-    path = lab.store.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(connect(lab.store)) as connection:
         connection.executescript(SQLITE)
-    return Refusing(Table(lab.store, "orders"), lambda: _offsets(sqlite3.connect(path), '"offset"'), SQL, WRONG)
+    return Refusing(Table(lab.store, "orders"), lambda: _offsets(connect(lab.store), '"offset"'), SQL, WRONG)
 
 
 def topic(lab: Lab, request: pytest.FixtureRequest, _: Path) -> Refusing:

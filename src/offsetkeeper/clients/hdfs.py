@@ -137,7 +137,7 @@ class WebHdfs:
             content: content of a file to create.
             size: its bytes, if the content comes in parts.
             lost: the error to raise if the request was sent and no answer came.
-            none_if: name of an exception, MISSING or TAKEN: None is returned for it.
+            none_if: name of an exception (MISSING or TAKEN) for which None is returned.
             late: whether something was written before, so that every failure is `lost`.
             parameters: see WebHDFS.
 

@@ -91,7 +91,7 @@ _CLASSES: Mapping[str, Blame] = MappingProxyType(
     }
 )
 
-# SQLite, by primary code. The general code 1 is told apart by its text.
+# SQLite, by primary code. Code 1 is general: the text decides.
 _SQLITE: Mapping[int, Blame] = MappingProxyType(
     {
         **dict.fromkeys((18, 19, 20), Blame.RECORD),  # too big, a constraint, a type
@@ -170,8 +170,9 @@ def blame(error: BaseException) -> Blame | None:
     if isinstance(error, OSError):
         return _DISKS.get(error.errno)
     found_in_text = _of_text(error)
-    follows = found_in_text is None and error.__cause__ is not None and isinstance(error, RuntimeError | OSError)
-    return blame(error.__cause__) if follows and error.__cause__ is not None else found_in_text
+    if found_in_text is None and isinstance(error, RuntimeError) and error.__cause__ is not None:
+        return blame(error.__cause__)
+    return found_in_text
 
 
 def judged(error: BaseException, text: str, *, otherwise: Blame = Blame.AWAY) -> OffsetkeeperError:

@@ -243,7 +243,9 @@ class SQLiteDatabase(NamedTuple):
         except sqlite3.Error as error:
             text = f"{self.address}: {error}; nothing was written"
             passes = code_of(error) in BUSY | PASSING or blame(error) is Blame.RECORD
-            raise (judged(error, text) if passes else Refused(text)) from error  # a statement of ours is no program's
+            raise (
+                judged(error, text) if passes else Refused(text)
+            ) from error  # our own SQL is never the program's fault
 
     def _open(self) -> Connection:
         check_files(self.path, self.address)
