@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 from contextlib import closing
+from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,6 +16,8 @@ import pytest
 
 from monitor.scene import TOKEN, Scene, Served
 from offsetkeeper import Position, TopicPartition
+from offsetkeeper.monitor.pages import slug
+from offsetkeeper.operate.status import Status
 from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -113,3 +117,10 @@ def test_a_folder_whose_name_is_not_utf8_hides_no_other(kafka_server: KafkaServe
         assert scene.open().groups() == ["shop"]
         with Served(scene.store, scene.server.bootstrap) as server:
             answers(server)
+
+
+def test_each_status_has_a_colour_of_its_kind() -> None:
+    """Without one, a status that needs somebody looks like one that is unknown."""
+    style = resources.files("offsetkeeper.monitor").joinpath("static/page.css").read_text("utf-8")
+    toned = {name for rule in re.findall(r"^(.+) \{ --tone:", style, re.MULTILINE) for name in rule.split(", ")}
+    assert {f".{slug(word)}" for word in Status} - toned == set()

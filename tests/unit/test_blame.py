@@ -71,7 +71,7 @@ CAUSES = [
         (mysql(code), AWAY)
         for code in (0, 1021, 1040, 1053, 1114, 1158, 1205, 1213, 1290, 1836, 1927, 2003, 2006, 2013)
     ),
-    *((mysql(code), REFUSES) for code in (1044, 1045, 1049, 1142, 1698)),
+    *((mysql(code), REFUSES) for code in (1044, 1045, 1049, 1130, 1142, 1305, 1698, 1862, 4151)),
     # SQLite
     (sqlite("insert into t (a) values (null)"), RECORD),
     (sqlite("insert into t (a) values (10)"), RECORD),

@@ -16,6 +16,7 @@ from pymysql.cursors import Cursor
 from offsetkeeper.clients import url as urls
 from offsetkeeper.clients.mysql_tls import IN_CLEAR, connectable, objection
 from offsetkeeper.clients.pool import SENSELESS, Lost, Pool, senseless
+from offsetkeeper.clients.sql_codes import MYSQL_BROKEN, MYSQL_PASSING, is_of_mysql_client
 from offsetkeeper.clients.tls import NAMES, SWITCHES, read_tls
 from offsetkeeper.core.patience import Patience, PatientFile
 from offsetkeeper.core.tls import may_be_objection
@@ -37,15 +38,6 @@ OURS = (
 _SETUP = (
     "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_select_limit = 18446744073709551615, "
     "sql_big_selects = 1, group_concat_max_len = 65536"
-)
-# The last error before the server broke the connection: shutdown, killed, failed half-way in a commit.
-_BROKEN = frozenset({1053, 1180, 1317, 1927})
-# Surely rolled back, and worth a retry: disk, memory, number of connections, locks, read-only for now, resources.
-_PASSING = frozenset(
-    {
-        *(1020, 1021, 1037, 1038, 1040, 1041, 1114, 1129, 1135, 1158, 1159, 1160, 1161, 1203, 1205, 1206, 1213, 1223),
-        *(1226, 1290, 1297, 1614, 1637, 1792, 1836, 1969, 3024, 3572),
-    }
 )
 
 if TYPE_CHECKING:
@@ -284,20 +276,20 @@ class Connections(Pool[Connection]):
         if may_be_objection(str(error)) and (why := objection(self._library)):
             return Refused(f"{self._address}: nothing was written: {why}")
         ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # no TLS, or an unknown authentication method
-        passing = not ours and (code in _PASSING or code in _BROKEN or _is_of_client(code))
+        passing = not ours and (code in MYSQL_PASSING or code in MYSQL_BROKEN or is_of_mysql_client(code))
         kind: type[OffsetkeeperError] = StoreUnavailable if passing else Refused
         return kind(f"{self._address}: cannot connect: {self._url.redact(error)}")
 
     def _failure(self, error: pymysql.Error, lost: Lost) -> OffsetkeeperError:
         code = code_of(error)
-        if code in _BROKEN or _is_of_client(code):
+        if code in MYSQL_BROKEN or is_of_mysql_client(code):
             return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}")
         if code == ER.OPTION_PREVENTS_STATEMENT and "NO_ENGINE_SUBSTITUTION" in str(error):
             return Refused(
                 f"{self._address}: the server makes tables only by another engine than InnoDB, which does not commit "
                 "together with it: unset enforce_storage_engine, at least while a first run makes its tables"
             )
-        if code in _PASSING:
+        if code in MYSQL_PASSING:
             return StoreUnavailable(f"{self._address}: nothing was written: {error}")
         return Refused(f"{self._address}: MySQL refused, and nothing was written: {error}")
 
@@ -310,10 +302,6 @@ def code_of(error: pymysql.Error) -> int:
 def is_conflict(error: pymysql.Error) -> bool:
     """Whether another writer was first: the row already exists, or has changed since it was read."""
     return code_of(error) in (ER.DUP_ENTRY, ER.CHECKREAD)
-
-
-def _is_of_client(code: int) -> bool:
-    return code == 0 or 2000 <= code < 3000  # noqa: PLR2004 - the range of the client's own errors
 
 
 def read_url(url: str) -> tuple[urls.ClientUrl, dict[str, Any]]:

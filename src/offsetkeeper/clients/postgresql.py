@@ -18,6 +18,7 @@ from psycopg.rows import TupleRow
 from offsetkeeper.clients import url as urls
 from offsetkeeper.clients.pool import SENSELESS, Lost, Pool, senseless
 from offsetkeeper.clients.postgresql_tls import FILES, check_files, objection
+from offsetkeeper.clients.sql_codes import POSTGRESQL_PASSING
 from offsetkeeper.core import environment
 from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.core.tls import may_be_objection
@@ -35,9 +36,6 @@ _HOPELESS = re.compile(
     r"|invalid \w+ value|bad value|private key file|alert (bad certificate|unknown ca|access denied)"
 )
 _OF_SERVER = re.compile(r"connection to server .+?(?=connection to server |\Z)", re.DOTALL)
-# Surely rolled back, and worth a retry: read-only for now, serialization and deadlock, resources, locks,
-# cancelled, the system, internal.
-_PASSING = ("25", "40", "53", "55", "57", "58", "XX")
 
 
 class _Stepwise(psycopg.Pipeline):
@@ -248,7 +246,7 @@ class Connections(Pool[Connection]):
         broken = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
         if connection.closed or broken or state.startswith(("08", "57P")):
             return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}")
-        if state.startswith(_PASSING):
+        if state.startswith(POSTGRESQL_PASSING):
             return StoreUnavailable(f"{self._address}: nothing was written: {error}")
         return refused(f"{self._address}: PostgreSQL refused, and nothing was written: {error}")
 

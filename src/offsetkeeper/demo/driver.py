@@ -89,7 +89,7 @@ class HaltingSink:
         """Prepare the sink; it can halt before and after its rows are staged, and after they are written."""
         way = self._sink.prepare(store, guarantee)
         if isinstance(way, Joiner):
-            return Joiner(partial(self._join, way.stage))
+            return replace(way, stage=partial(self._join, way.stage))
         if isinstance(way, Lander):
             return replace(way, stage=partial(self._stage, way.stage), land=partial(self._land, way.land))
         return way

@@ -3,12 +3,7 @@
 It judges errors of our own, of the client libraries of databases and of Kafka, and of the system: raised here, or in a
 task, of which Spark gives only the text. So it serves sinks and the functions of users alike.
 
-Sources of the codes:
-
-* PostgreSQL: https://www.postgresql.org/docs/current/errcodes-appendix.html
-* MySQL: https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html
-* MariaDB: https://mariadb.com/docs/server/reference/error-codes/mariadb-error-code-reference
-* SQLite: https://www.sqlite.org/rescode.html
+Sources of the codes: see `clients.sql_codes`, and for SQLite https://www.sqlite.org/rescode.html
 """
 
 from __future__ import annotations
@@ -21,6 +16,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offsetkeeper.clients.sql_codes import MYSQL_BROKEN, MYSQL_PASSING, POSTGRESQL_PASSING, is_of_mysql_client
 from offsetkeeper.core.executors import our_error, raised
 from offsetkeeper.errors import (
     ComputedAgain,
@@ -55,7 +51,7 @@ _RAISED: Mapping[Blame, type[OffsetkeeperError]] = MappingProxyType(
 # PostgreSQL. The longest prefix of the SQLSTATE counts. What is not here is a value's fault: triggers raise any state.
 _SQLSTATES: Mapping[str, Blame] = MappingProxyType(
     {
-        **dict.fromkeys(("08", "25", "40", "53", "55", "57", "58", "F0", "XX"), Blame.AWAY),
+        **dict.fromkeys(("08", "F0", *POSTGRESQL_PASSING), Blame.AWAY),
         **dict.fromkeys(("28", "3D", "3F", "42501", "57P04"), Blame.REFUSES),
         **dict.fromkeys(("0A", "03", "24", "26", "34", "39", "3B", "42", "428C9", "54"), Blame.PROGRAM),
         "42P01": Blame.AWAY,  # a table that is made again at this moment: the next try looks, and refuses
@@ -66,21 +62,15 @@ _SQLSTATES: Mapping[str, Blame] = MappingProxyType(
 # MySQL and MariaDB. What is not here is away if it is of the client or of the network, else a value's fault.
 _MYSQL: Mapping[int, Blame] = MappingProxyType(
     {
-        **dict.fromkeys(
-            (
-                *(1020, 1021, 1026, 1030, 1037, 1038, 1040, 1041, 1053, 1077, 1078, 1079, 1080, 1114, 1129, 1135, 1146),
-                *(1158, 1159, 1160, 1161, 1180, 1203, 1205, 1206, 1213, 1223, 1226, 1290, 1297, 1317, 1614, 1637, 1792),
-                *(1836, 1927, 1969, 3024, 3572),
-                # crashed tables, a node of a cluster that is not ready, a server that is offline or about to be
-                *(1016, 1023, 1036, 1047, 1105, 1194, 1195, 1412, 1615, 1874, 3032, 3100, 3101, 3168),
-            ),
-            Blame.AWAY,
-        ),
-        **dict.fromkeys((1044, 1045, 1049, 1142, 1143, 1227, 1251, 1356, 1370, 1449, 1698, 1820, 3118), Blame.REFUSES),
+        **dict.fromkeys(MYSQL_PASSING | MYSQL_BROKEN, Blame.AWAY),
+        # beside these: files and tables that are made again or crashed, a node or a server that is not ready
+        **dict.fromkeys((1016, 1023, 1026, 1030, 1036, 1047, 1077, 1078, 1079, 1080, 1105, 1146), Blame.AWAY),
+        **dict.fromkeys((1194, 1195, 1412, 1615, 1874, 3032, 3100, 3101, 3168), Blame.AWAY),
+        **dict.fromkeys((1044, 1045, 1049, 1130, 1142, 1143, 1227, 1251, 1305, 1356, 1370), Blame.REFUSES),
+        **dict.fromkeys((1449, 1698, 1820, 1862, 3118, 4151), Blame.REFUSES),
         **dict.fromkeys((1054, 1064, 1110, 1136, 1364, 1442, 1906, 3105), Blame.PROGRAM),
     }
 )
-_OF_CLIENT = range(2000, 3000)
 
 # The classes of Python's DB-API 2.0 (PEP 249), for errors without a code.
 _CLASSES: Mapping[str, Blame] = MappingProxyType(
@@ -205,9 +195,7 @@ def of_sqlstate(state: str) -> Blame:
 
 def of_mysql(code: int) -> Blame:
     """Return whose fault an error of MySQL or MariaDB is. An error without a number is of the connection."""
-    if not code or code in _OF_CLIENT:
-        return Blame.AWAY
-    return _MYSQL.get(code, Blame.RECORD)
+    return Blame.AWAY if is_of_mysql_client(code) else _MYSQL.get(code, Blame.RECORD)
 
 
 def of_sqlite(code: int, text: str) -> Blame | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsetkeeper import errors
+from offsetkeeper.clients import sql_codes
 from offsetkeeper.core import executors, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("offsetkeeper")
-_SHIPPED = (errors, executors, codes, blame, connection, limits, nodes, outside, task, tls)
+_SHIPPED = (errors, executors, codes, sql_codes, blame, connection, limits, nodes, outside, task, tls)
 
 
 class Rows(NamedTuple):

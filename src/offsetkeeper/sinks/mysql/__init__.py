@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from offsetkeeper import errors
-from offsetkeeper.clients import mysql_tls
+from offsetkeeper.clients import mysql_tls, sql_codes
 from offsetkeeper.clients.mysql import Connection
 from offsetkeeper.clients.mysql_server import database_identity
 from offsetkeeper.core import environment, executors, outside, tls
@@ -36,7 +36,7 @@ from offsetkeeper.sinks.table import Target, limits_of_rows, match_columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHIPPED = (errors, environment, executors, codes, blame, limits, outside, task, tls, mysql_tls)
+_SHIPPED = (errors, environment, executors, codes, sql_codes, blame, limits, outside, task, tls, mysql_tls)
 _PROBE = "INSERT INTO {table} ({columns}) SELECT {nulls} FROM DUAL WHERE 1 = 0{conflict}"
 
 

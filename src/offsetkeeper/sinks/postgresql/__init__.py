@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from offsetkeeper import errors
-from offsetkeeper.clients import postgresql_tls
+from offsetkeeper.clients import postgresql_tls, sql_codes
 from offsetkeeper.clients.postgresql import Connection
 from offsetkeeper.clients.postgresql_server import database_identity
 from offsetkeeper.core import environment, executors, outside, tls
@@ -40,7 +40,7 @@ from offsetkeeper.sinks.table import Target, match_columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHIPPED = (errors, environment, outside, executors, codes, blame, limits, task, tls, postgresql_tls)
+_SHIPPED = (errors, environment, outside, executors, codes, sql_codes, blame, limits, task, tls, postgresql_tls)
 
 
 class PostgreSQLTable(StagedTable[Connection, Staging]):
