@@ -170,6 +170,27 @@ def test_offsets_in_a_row_are_counted_over_restarts(
     assert tables('select "offset" from orders order by 1') == [(0,), (1,), (8,)]
 
 
+@pytest.mark.parametrize("size", [24, 1], ids=["a batch", "a single record, among trials"])
+def test_a_run_that_is_asked_to_stop_while_records_fail_ends_as_stopped(
+    size: int, lab: Lab, topics: list[str], tables: Callable[[str], list[Any]]
+) -> None:
+    """The next run goes on with them: nothing is lost, and no error is told."""
+    pipeline = lab.pipeline(*topics, policies=QUARANTINE, dead_letters=Table(lab.store, "letters"), attempts=1)
+
+    def stopping(frame: DataFrame, batch: Batch) -> DataFrame:
+        if batch.size and frame.filter("cast(value as string) = 'bad'").count():
+            if batch.size <= size:
+                pipeline.stop()
+            raise ValueError("a record is bad")
+        return numbers(frame, batch)
+
+    summary = pipeline.run(lab.spark, stopping, sink=Table(lab.store, "orders"), guarantee="exactly_once")
+    assert (summary.ended, summary.quarantined) == ("stopped", 0)
+    run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"))
+    assert tables('select "partition", "offset" from letters order by 1, 2') == sorted(BAD)
+    assert tables('select "partition", "offset" from orders order by 1, 2') == [at for at in PLACES if at not in BAD]
+
+
 def test_where_no_records_fail_too_none_is_quarantined(
     lab: Lab, topics: list[str], tables: Callable[[str], list[Any]]
 ) -> None:

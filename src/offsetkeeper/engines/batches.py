@@ -36,7 +36,7 @@ from offsetkeeper.engines.outputs import Voided
 from offsetkeeper.engines.quarantine import Quarantine, Ranges, is_of_records, others, text_of
 from offsetkeeper.engines.recomputed import tell_limits
 from offsetkeeper.engines.settings import Run
-from offsetkeeper.engines.stop import Stop
+from offsetkeeper.engines.stop import Stop, Stopped
 from offsetkeeper.errors import BrokerUnavailable
 from offsetkeeper.kafka.start_plan import unreadable_ranges
 
@@ -167,7 +167,7 @@ class Batches:
 
         Returns:
             The batch that is committed now: this one, or the dead letter of its only record; None if it was dropped or
-            cut.
+            cut, or if its records fail while the run is asked to stop: the next run goes on with it.
 
         Raises:
             See `Delivery.deliver`.
@@ -175,9 +175,13 @@ class Batches:
         try:
             done = self.delivery.deliver(batch, self._records, lambda: self._may_go_on(batch), patient=patient)
         except Exception as error:
-            if self.quarantine is None or self.stop.is_set() or not is_of_records(error):
+            if self.quarantine is None or not is_of_records(error):
                 raise
-            return self._isolate(self.quarantine, batch, error)
+            try:
+                return self._isolate(self.quarantine, batch, error)
+            except Stopped:
+                log.warning("batch %s fails, and is left to the next run, as this one is asked to stop", batch.id)
+                return None
         if done and self.quarantine:
             self.quarantine.worked()
         return batch if done else None
@@ -187,8 +191,10 @@ class Batches:
 
         Raises:
             Exception: the error, if a record is not its cause.
+            Stopped: the run is asked to stop; the batch is as it was.
             StartRefused: an older run has written the batch into one of the outputs meanwhile.
         """
+        self.stop.check()
         self._check_uncut(batch, error)
         if batch.size == 1 and not quarantine.check(error, batch, self._records, lambda: self._others(batch)):
             log.warning("batch %s of one offset can be written now, so it is tried again: %s", batch.id, error)

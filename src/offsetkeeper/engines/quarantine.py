@@ -153,6 +153,7 @@ class Quarantine:
         Raises:
             Exception: the error: it also fails without records, or with all others that were tried, or too many offsets
                 in a row have failed.
+            Stopped: the run is asked to stop, and its trials are not done; nothing was quarantined.
             OffsetkeeperError: an output or the store is away, or another run has the group; nothing was quarantined.
         """
         limit = self.asked.subscription.policies.poison_limit
@@ -187,8 +188,7 @@ class Quarantine:
         """
         tried = 0
         for ranges in others:
-            if self.stop.is_set():
-                raise error
+            self.stop.check()
             frame = records(replace(batch, ranges=ranges))
             with suppress(RangeGone):
                 if frame.isEmpty():

@@ -24,6 +24,10 @@ _SAFE = (
 )
 
 
+class Stopped(Exception):
+    """Ends what only a run that goes on needs: the run is asked to stop."""
+
+
 class Stop:
     """Requests the end of a run, from any thread or signal handler.
 
@@ -43,6 +47,11 @@ class Stop:
     def is_set(self) -> bool:
         """Whether a stop was requested."""
         return self._set
+
+    def check(self) -> None:
+        """Raise `Stopped` if a stop was requested."""
+        if self._set:
+            raise Stopped
 
     def clear(self) -> None:
         """Withdraw the request."""
