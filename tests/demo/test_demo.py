@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from offsetkeeper.cli.main import main
+from offsetkeeper.demo.poison import KINDS
 
 COMMAND = str(Path(sys.executable).with_name("offsetkeeper"))
 
@@ -42,6 +43,21 @@ def test_nothing_is_lost_or_doubled(store: str, sink: str, kills: int) -> None:
     assert result["produced"] == result["rows"] == result["distinct"] > 0
     assert (result["lost"], result["doubled"], result["wrong"]) == (0, 0, 0)
     assert (result["kills"], result["fenced"], result["partitions"]) == (kills, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("store", "sink"),
+    [("sqlite", "table"), *(pytest.param(*each[:2], marks=pytest.mark.soak) for each in FURTHER[1:])],
+)
+def test_bad_orders_are_dead_letters_and_all_others_in_the_output(store: str, sink: str) -> None:
+    """Each kind of bad order, through kills while batches are cut."""
+    done = run("demo", "--json", "--poison", "--store", store, "--sink", sink, "--kills", "2", "--rate", "100")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["produced"] == result["rows"] == result["distinct"] > 0
+    assert (result["lost"], result["doubled"], result["wrong"], result["positions_behind"]) == (0, 0, 0, 0)
+    assert result["dead_letters"] == result["bad"] >= len(KINDS)
+    assert result["wrong_letters"] == 0
 
 
 def test_without_java_it_says_so_in_one_line(tmp_path: Path) -> None:

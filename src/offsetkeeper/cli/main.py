@@ -75,6 +75,9 @@ def demo(
     ] = DemoSink.TABLE,
     kills: Annotated[int, typer.Option(min=0, max=100, help="How many times a Spark driver is killed.")] = 5,
     rate: Annotated[int, typer.Option(min=10, max=20_000, help="Orders produced per second.")] = 500,
+    poison: Annotated[
+        bool, typer.Option("--poison", help="Mix bad orders of each kind among them: they go into the dead letters.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; progress goes to stderr.")] = False,
 ) -> None:
     """Kill a pipeline again and again, and prove that no record is lost or doubled.
@@ -89,7 +92,7 @@ def demo(
     from offsetkeeper.demo.run import Demo  # noqa: PLC0415
 
     with Display(Console(stderr=as_json)) as display:
-        result = Demo(store.value, sink.value, kills=kills, rate=rate, display=display).run()
+        result = Demo(store.value, sink.value, kills=kills, rate=rate, display=display, poison=poison).run()
     display.summary(result)
     if as_json:
         typer.echo(json.dumps(result))

@@ -17,6 +17,9 @@ _LABELS = {
     "lost": "lost",
     "doubled": "doubled",
     "wrong": "wrong",
+    "bad": "bad orders produced",
+    "dead_letters": "dead letters",
+    "wrong_letters": "bad orders that are not there once, unchanged",
     "kills": "drivers killed",
     "fenced": "stale drivers fenced",
     "seconds": "seconds",
@@ -67,7 +70,8 @@ class Display:
         """Show the result."""
         table = Table(title="Every order, counted", show_header=False)
         for name, label in _LABELS.items():
-            table.add_row(label, f"{result[name]}")
+            if name in result:
+                table.add_row(label, f"{result[name]}")
         self._console.print(table)
         if result["ok"]:
             self._console.print("[bold green]Nothing lost, nothing doubled.[/bold green]")

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core.plan import Policies
 from offsetkeeper.demo import orders
 from offsetkeeper.demo.outputs import OUTPUTS
+from offsetkeeper.demo.poison import LETTERS
 from offsetkeeper.errors import Fenced
 from offsetkeeper.pipeline import Pipeline
-from offsetkeeper.sinks import Joiner, Lander, Sink, Writer
+from offsetkeeper.sinks import Joiner, Lander, Sink, Table, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +47,7 @@ class Settings:
         max_records: the most records in a batch.
         halt_at: "read", "staged", "written" or "committed": where to halt; "" for nowhere.
         after: number of batches to commit before.
+        poison: whether bad orders go into the dead letters.
     """
 
     brokers: str
@@ -55,6 +58,7 @@ class Settings:
     max_records: int = 1000
     halt_at: str = ""
     after: int = 1
+    poison: bool = False
 
 
 class Halt:
@@ -144,6 +148,8 @@ def session() -> SparkSession:
 def run(settings: Settings) -> int:
     """Run the pipeline and return the process's exit code."""
     halt = Halt(settings)
+    policies = Policies(poison="quarantine") if settings.poison else None
+    letters = Table(settings.store, LETTERS) if settings.poison else None
     pipeline = Pipeline(
         group="demo",
         store=settings.store,
@@ -151,6 +157,8 @@ def run(settings: Settings) -> int:
         topics=list(orders.TOPICS),
         max_records=settings.max_records,
         poll_interval_s=0.1,
+        policies=policies,
+        dead_letters=letters,
     )
 
     def on_batch(progress: Progress) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core.offsets import TopicPartition
+from offsetkeeper.demo.poison import Bad, Letter
 from offsetkeeper.testing.errors import ServerError
 
 if TYPE_CHECKING:
@@ -21,9 +23,9 @@ GROWS = "orders.eu"
 TABLE = "orders"
 CREATE = f"""create table {TABLE} (
     topic text not null, partition integer not null, "offset" bigint not null,
-    id bigint not null, amount bigint not null
+    id bigint not null, amount bigint not null check (amount > 0), customer text not null
 )"""
-SELECT = f'select topic, partition, "offset", id, amount from {TABLE}'  # noqa: S608 - a constant
+SELECT = f'select topic, partition, "offset", id, amount, customer from {TABLE}'  # noqa: S608 - a constant
 
 
 class Order(NamedTuple):
@@ -34,28 +36,50 @@ class Order(NamedTuple):
     offset: int
     id: int
     amount: int
+    customer: str
 
 
 def parse(frame: DataFrame, _: Batch) -> DataFrame:
-    """Return the table's columns from Kafka's: the pipeline's only processing."""
+    """Return the table's columns from Kafka's: the pipeline's only processing. The table refuses what is no order."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - the demo's parent process needs no Spark
 
     order = f.from_json(f.col("value").cast("string"), "id long, amount long")
-    return frame.select("topic", "partition", "offset", order["id"].alias("id"), order["amount"].alias("amount"))
+    customer = f.col("key").cast("string").alias("customer")
+    return frame.select(
+        "topic", "partition", "offset", order["id"].alias("id"), order["amount"].alias("amount"), customer
+    )
+
+
+def checked(frame: DataFrame, batch: Batch) -> DataFrame:
+    """Return the same; a record that is no order fails here. For outputs that would take it."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    text = "decode(cast(customer as binary), 'UTF-8')"  # releases of Spark refuse what is not UTF-8, or replace it
+    fits = f"id is not null and coalesce(amount > 0, false) and not contains({text}, '\ufffd')"
+    return parse(frame, batch).withColumn("id", f.expr(f"if({fits}, id, raise_error('this is no order'))"))
 
 
 class Producer(threading.Thread):
     """Produces orders at a steady rate until `finish`, and keeps the acknowledged orders.
 
+    Args:
+        brokers: brokers of the cluster.
+        rate: orders in a second.
+        bad: bad orders, and the numbers of the orders behind which they are produced.
+        seed: seed of topics and amounts.
+
     Attributes:
         acknowledged: every order that Kafka has, with its offset.
+        letters: every bad order that Kafka has, by what is wrong with it.
+        failed: errors.
     """
 
-    def __init__(self, brokers: str, rate: int, *, seed: int = 1) -> None:
+    def __init__(self, brokers: str, rate: int, bad: Iterable[tuple[int, Bad]] = (), *, seed: int = 1) -> None:
         super().__init__(name="producer", daemon=True)
         self.acknowledged: list[Order] = []
+        self.letters: dict[str, list[Letter]] = defaultdict(list)
         self.failed: list[str] = []
-        self._brokers, self._rate = brokers, rate
+        self._brokers, self._rate, self._bad = brokers, rate, iter(bad)
         self._random = random.Random(seed)  # noqa: S311 - no secret
         self._done = threading.Event()
 
@@ -72,11 +96,14 @@ class Producer(threading.Thread):
         }
         try:
             producer = confluent_kafka.Producer(settings)
-            number = 0
+            number, bad = 0, next(self._bad, None)
             while not self._done.wait(0.1):
                 for _ in range(max(1, self._rate // 10)):
                     number += 1
                     self._produce(producer, number)
+                    if bad is not None and bad[0] == number:
+                        self._spoil(producer, bad[1])
+                        bad = next(self._bad, None)
                 producer.poll(0)
             if left := producer.flush(30):
                 self.failed.append(f"{left} orders were not acknowledged")
@@ -101,22 +128,31 @@ class Producer(threading.Thread):
 
     def _produce(self, producer: Any, number: int) -> None:
         topic = self._random.choice(list(TOPICS))
-        amount = self._random.randrange(1, 100_000)
-        producer.produce(
-            topic,
-            json.dumps({"id": number, "amount": amount}),
-            key=str(number),
-            on_delivery=self._on_delivery(number, amount),
-        )
+        amount, customer = self._random.randrange(1, 100_000), f"customer {self._random.randrange(1000)}"
 
-    def _on_delivery(self, number: int, amount: int) -> Callable[[Any, Any], None]:
-        def acknowledge(error: Any, message: Any) -> None:
+        def acknowledge(message: Any) -> None:
+            place = message.topic(), message.partition(), message.offset()
+            self.acknowledged.append(Order(*place, number, amount, customer))
+
+        self._send(producer, topic, customer, json.dumps({"id": number, "amount": amount}), acknowledge)
+
+    def _spoil(self, producer: Any, bad: Bad) -> None:
+        def acknowledge(message: Any) -> None:
+            place = message.topic(), message.partition(), message.offset()
+            self.letters[bad.kind].append(Letter(*place, bad.key, bad.value))
+
+        self._send(producer, self._random.choice(list(TOPICS)), bad.key, bad.value, acknowledge)
+
+    def _send(
+        self, producer: Any, topic: str, key: str | bytes, value: str | bytes, acknowledge: Callable[[Any], None]
+    ) -> None:
+        def on_delivery(error: Any, message: Any) -> None:
             if error is not None:
                 self.failed.append(str(error))
             else:
-                self.acknowledged.append(Order(message.topic(), message.partition(), message.offset(), number, amount))
+                acknowledge(message)
 
-        return acknowledge
+        producer.produce(topic, value, key=key, on_delivery=on_delivery)
 
 
 class Verdict(NamedTuple):
@@ -149,10 +185,10 @@ def compare(produced: list[Order], rows: list[Order]) -> Verdict:
     )
 
 
-def ends(produced: list[Order]) -> dict[TopicPartition, int]:
-    """Return the offset after the last order of each partition."""
+def ends(produced: Iterable[Order | Letter]) -> dict[TopicPartition, int]:
+    """Return the offset after the last record of each partition."""
     found: dict[TopicPartition, int] = {}
-    for order in produced:
-        tp = TopicPartition(order.topic, order.partition)
-        found[tp] = max(found.get(tp, 0), order.offset + 1)
+    for each in produced:
+        tp = TopicPartition(each.topic, each.partition)
+        found[tp] = max(found.get(tp, 0), each.offset + 1)
     return found

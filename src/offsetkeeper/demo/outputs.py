@@ -9,8 +9,9 @@ from contextlib import closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsetkeeper.demo import orders
+from offsetkeeper.demo import orders, poison
 from offsetkeeper.demo.orders import Order
+from offsetkeeper.demo.poison import Letter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,6 +58,21 @@ def _read_table(url: str) -> list[Order]:
         return [Order(*row) for row in connection.execute(orders.SELECT)]
 
 
+def make_letters(url: str) -> None:
+    """Create the table of dead letters in the store's database."""
+    kinds = poison.SQLITE if url.startswith("sqlite:") else poison.POSTGRESQL
+    with closing(_connect(url)) as connection:
+        connection.execute(poison.CREATE.format_map(kinds))
+        connection.commit()
+
+
+def read_letters(url: str) -> list[Letter]:
+    """Return all dead letters."""
+    with closing(_connect(url)) as connection:
+        rows = connection.execute(poison.SELECT).fetchall()
+    return [Letter(topic, part, offset, bytes(key), bytes(value)) for topic, part, offset, key, value in rows]
+
+
 def _connect(url: str) -> Any:
     if url.startswith("sqlite:"):
         return sqlite3.connect(url.removeprefix("sqlite:///"))
@@ -80,7 +96,7 @@ def _open_topic(brokers: str) -> Sink:
 
 def _as_values(frame: DataFrame, batch: Batch) -> DataFrame:
     names = ", ".join(Order._fields)
-    return orders.parse(frame, batch).selectExpr("cast(id as string) as key", f"to_json(struct({names})) as value")
+    return orders.checked(frame, batch).selectExpr("cast(id as string) as key", f"to_json(struct({names})) as value")
 
 
 def _read_topic(brokers: str) -> Iterable[Order]:
@@ -119,7 +135,7 @@ def _make_delta(folder: str) -> None:
     import pyarrow as pa  # noqa: PLC0415 - as above
     from deltalake import DeltaTable  # noqa: PLC0415 - as above
 
-    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64())
+    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.string())
     DeltaTable.create(folder, pa.schema(list(zip(Order._fields, kinds, strict=True))))
 
 
@@ -140,9 +156,9 @@ OUTPUTS: Mapping[str, Output] = MappingProxyType(
         "table": Output(lambda store, _brokers, _folder: store, _make_table, _open_table, orders.parse, _read_table),
         "topic": Output(lambda _store, brokers, _folder: brokers, _make_topic, _open_topic, _as_values, _read_topic),
         "files": Output(
-            lambda _store, _brokers, folder: folder, lambda _: None, _open_files, orders.parse, _read_files
+            lambda _store, _brokers, folder: folder, lambda _: None, _open_files, orders.checked, _read_files
         ),
-        "delta": Output(lambda _store, _brokers, folder: folder, _make_delta, _open_delta, orders.parse, _read_delta),
+        "delta": Output(lambda _store, _brokers, folder: folder, _make_delta, _open_delta, orders.checked, _read_delta),
     }
 )
 """By name. In a table of the store's own database rows and offsets are one transaction; the others keep a mark."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.demo import orders
+from offsetkeeper.demo import orders, poison
 from offsetkeeper.demo.display import Display
 from offsetkeeper.demo.driver import FENCED, Settings
-from offsetkeeper.demo.outputs import OUTPUTS
+from offsetkeeper.demo.outputs import OUTPUTS, make_letters, read_letters
+from offsetkeeper.demo.poison import Letter
 from offsetkeeper.demo.process import Driver
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.errors import ServerError
@@ -43,10 +44,13 @@ class Demo:
         kills: how many drivers are killed.
         rate: orders produced in a second.
         display: shows what happens.
+        poison: whether bad orders are among the orders.
     """
 
-    def __init__(self, store: StoreName, sink: str, *, kills: int, rate: int, display: Display) -> None:
-        self._store, self._kills, self._rate, self._display = store, kills, rate, display
+    def __init__(
+        self, store: StoreName, sink: str, *, kills: int, rate: int, display: Display, poison: bool = False
+    ) -> None:
+        self._store, self._kills, self._rate, self._display, self._poison = store, kills, rate, display, poison
         self._sink, self._output = sink, OUTPUTS[sink]
         self._random = random.Random()  # noqa: S311 - no secret
         self._stack = ExitStack()
@@ -71,8 +75,12 @@ class Demo:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="offsetkeeper-demo-"))
             place = self._output.place(url, kafka.bootstrap, str(Path(folder) / "orders"))
             self._output.make(place)
-            settings = Settings(kafka.bootstrap, url, self._sink, place)
-            producer = orders.Producer(kafka.bootstrap, self._rate)
+            settings = Settings(kafka.bootstrap, url, self._sink, place, poison=self._poison)
+            if self._poison:
+                make_letters(url)
+            producer = orders.Producer(
+                kafka.bootstrap, self._rate, poison.due(self._rate) if self._poison else iter(())
+            )
             producer.start()
             stack.callback(producer.stop)
             self._display.watch(producer)
@@ -86,7 +94,9 @@ class Demo:
             last = self._driver(replace(settings, until="caught_up", max_records=20_000))
             last.wait_for("end")
             last.wait()
-            return self._count(produced, settings, fenced) | {"seconds": round(time.monotonic() - began, 1)}
+            return self._count(produced, producer.letters, settings, fenced) | {
+                "seconds": round(time.monotonic() - began, 1)
+            }
 
     @contextmanager
     def _open_store(self) -> Iterator[str]:
@@ -145,14 +155,21 @@ class Demo:
         tell("The second driver stopped cleanly on SIGTERM")
         return fenced
 
-    def _count(self, produced: list[orders.Order], settings: Settings, fenced: int) -> dict[str, object]:
+    def _count(
+        self, produced: list[orders.Order], bad: Mapping[str, list[Letter]], settings: Settings, fenced: int
+    ) -> dict[str, object]:
         verdict = orders.compare(produced, list(self._output.read(settings.place)))
         with closing(open_store(settings.store)) as store:
             positions = Ledger(store, "demo").load().positions
         reached = {tp: position.offset for tp, position in positions.items()}
-        ends = orders.ends(produced)
+        poisoned = [letter for letters in bad.values() for letter in letters]
+        letters = read_letters(settings.store) if self._poison else []
+        ends = orders.ends([*produced, *poisoned])
         behind = sum(1 for tp, end in ends.items() if reached.get(tp) != end)
         partitions = sum(orders.TOPICS.values()) + (self._kills > 0)
-        ok = verdict.clean and not behind and fenced == 1 and len(ends) == partitions
+        wrong = poison.wrong(poisoned, letters) + (self._poison and len(poison.KINDS) - len(bad))
+        ok = verdict.clean and not behind and fenced == 1 and len(ends) == partitions and not wrong
         counts = {"kills": self._kills, "fenced": fenced, "partitions": len(ends), "positions_behind": behind}
+        if self._poison:
+            counts |= {"bad": len(poisoned), "dead_letters": len(letters), "wrong_letters": wrong}
         return verdict._asdict() | counts | {"store": self._store, "sink": self._sink, "ok": ok}
