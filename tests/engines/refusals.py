@@ -7,11 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable as Delta
 
 from engines.databases import connect, do
 from engines.lab import Lab
-from offsetkeeper.sinks import Cassandra, Files, Table, Topic
+from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table, Topic
 from sinks.topics import committed
 
 UUID = "00000000-0000-0000-0000-000000000001"
@@ -144,6 +146,25 @@ def files(_: Lab, __: pytest.FixtureRequest, path: Path) -> Refusing:
     return Refusing(Files(folder.as_uri(), format="json"), offsets, ("offset", text), ("utf8",))
 
 
+def delta(_: Lab, __: pytest.FixtureRequest, path: Path) -> Refusing:
+    """Return a Delta table with a column that must have a value, and partitions."""
+    folder = str(path / "orders")
+    needed, offset = pa.field("needed", pa.int32(), nullable=False), pa.field("offset", pa.int64())
+    schema = pa.schema([offset, needed, pa.field("text", pa.string()), pa.field("part", pa.string())])
+    Delta.create(folder, schema, partition_by=["part"])
+
+    def offsets() -> list[int]:
+        return sorted(Delta(folder).to_pyarrow_table(columns=["offset"])["offset"].to_pylist())
+
+    columns = (
+        "offset",
+        _if("null", "null", "1", "needed"),
+        "if(value = 'utf8', string(x'FF'), 'a') as text",
+        "if(value = 'name', '__HIVE_DEFAULT_PARTITION__', 'a') as part",
+    )
+    return Refusing(DeltaTable(folder), offsets, columns, ("null", "utf8", "name"))
+
+
 def cassandra(_: Lab, request: pytest.FixtureRequest, __: Path) -> Refusing:
     """Return a table of Cassandra."""
     server = request.getfixturevalue("cassandra_server")
@@ -174,6 +195,7 @@ KINDS: Mapping[str, Callable[[Lab, pytest.FixtureRequest, Path], Refusing]] = {
     "MySQL": mysql,
     "Topic": topic,
     "Files": files,
+    "DeltaTable": delta,
     "Cassandra": cassandra,
 }
 

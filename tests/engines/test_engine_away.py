@@ -18,10 +18,11 @@ from engines.lab import Lab
 from engines.misfits import LETTERS
 from offsetkeeper import Batch, Policies
 from offsetkeeper.errors import OffsetkeeperError, Refused
-from offsetkeeper.sinks import Table
+from offsetkeeper.sinks import Table, Topic
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.proxy import TcpProxy
+from sinks.topics import values
 
 NewTopic = Callable[..., str]
 TABLE = "create table orders (value text)"
@@ -36,7 +37,7 @@ def letters(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def run(lab: Lab, source: str, url: str, letters: sqlite3.Connection, hooks: Mapping[int, Callable[[], object]]) -> int:
+def run(lab: Lab, source: str, to: Any, letters: sqlite3.Connection, hooks: Mapping[int, Callable[[], object]]) -> int:
     """Run a pipeline with one attempt for each batch; a hook is called at a call of its function. Return the calls."""
     calls = 0
 
@@ -55,7 +56,8 @@ def run(lab: Lab, source: str, url: str, letters: sqlite3.Connection, hooks: Map
         policies=Policies(poison="quarantine"),
         dead_letters=Table(f"sqlite:///{file}", "letters"),
     )
-    pipeline.run(lab.spark, process, sink=Table(url, "orders"), guarantee="exactly_once", until="caught_up")
+    sink = Table(to, "orders") if isinstance(to, str) else to
+    pipeline.run(lab.spark, process, sink=sink, guarantee="exactly_once", until="caught_up")
     return calls
 
 
@@ -149,9 +151,23 @@ def test_a_database_that_is_read_only_for_a_while_gets_each_row_once(
     assert letters.execute("select count(*) from letters").fetchall() == [(0,)]
 
 
+def test_a_broker_that_cannot_be_reached_for_a_while_gets_each_row_once(
+    lab: Lab, topic: NewTopic, letters: sqlite3.Connection
+) -> None:
+    """The broker of the output; the source is read as before."""
+    source, target = topic(1), topic(1)
+    lab.produce(source, "a", "b", "c")
+    with lab.kafka.proxy() as proxy:
+        to = Topic(proxy.address, target)
+        assert run(lab, source, to, letters, {1: proxy.refuse, 2: proxy.heal}) == 2  # the client waits long by itself
+    assert values(lab.kafka.bootstrap, target) == ["a", "b", "c"]
+    assert letters.execute("select count(*) from letters").fetchall() == [(0,)]
+
+
 @pytest.mark.parametrize(
     ("act", "told"),
     [
+        ("alter role clerk nologin", Refused),
         ("revoke insert on orders from clerk", Refused),
         ("alter table orders rename to gone", OffsetkeeperError),
         ("alter table orders rename value to words", OffsetkeeperError),
@@ -170,6 +186,12 @@ def test_what_somebody_changes_in_mid_run_stops_it_and_is_no_record_s_fault(
     """The next program or start writes all."""
     source = topic(1)
     lab.produce(source, "a", "b", "c")
+
+    def change() -> None:
+        admin.execute(act)
+        if "login" in act:
+            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'clerk'")
+
     with psycopg.connect(database, autocommit=True) as admin:
         for statement in (TABLE, "drop role if exists clerk", "create role clerk login"):
             admin.execute(statement)
@@ -177,7 +199,7 @@ def test_what_somebody_changes_in_mid_run_stops_it_and_is_no_record_s_fault(
             admin.execute(f"grant {right} to clerk")
         clerk = postgresql_server.url(admin.info.dbname).replace("postgres@", "clerk@")
         with pytest.raises(told):
-            run(lab, source, clerk, letters, {1: lambda: admin.execute(act)})
+            run(lab, source, clerk, letters, {1: change})
         assert letters.execute("select count(*) from letters").fetchall() == [(0,)]
         assert [at.offset for at in lab.snapshot().positions.values()] == [0]
         for statement in ("drop owned by clerk", "drop role clerk"):

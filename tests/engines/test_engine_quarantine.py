@@ -191,6 +191,13 @@ def test_a_run_that_is_asked_to_stop_while_records_fail_ends_as_stopped(
     assert tables('select "partition", "offset" from orders order by 1, 2') == [at for at in PLACES if at not in BAD]
 
 
+def test_without_a_quarantine_the_error_says_what_finds_the_record(lab: Lab, topics: list[str], tmp_path: Path) -> None:
+    pipeline = lab.pipeline(*topics, attempts=1)
+    with pytest.raises(ValueError, match="record") as told:
+        pipeline.run(lab.spark, failing, sink=Marked(tmp_path / "output.db"), until="caught_up")
+    assert "Policies(poison='quarantine') finds it" in "".join(told.value.__notes__)
+
+
 def test_where_no_records_fail_too_none_is_quarantined(
     lab: Lab, topics: list[str], tables: Callable[[str], list[Any]]
 ) -> None:

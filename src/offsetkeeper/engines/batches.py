@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper")
 
+_FINDS = "if a record is the cause, Policies(poison='quarantine') finds it: see Records that fail, in docs/sinks.md"
+
 
 @dataclass(slots=True)
 class Batches:
@@ -175,7 +177,10 @@ class Batches:
         try:
             done = self.delivery.deliver(batch, self._records, lambda: self._may_go_on(batch), patient=patient)
         except Exception as error:
-            if self.quarantine is None or not is_of_records(error):
+            if not is_of_records(error):
+                raise
+            if self.quarantine is None:
+                error.add_note(_FINDS)
                 raise
             try:
                 return self._isolate(self.quarantine, batch, error)
