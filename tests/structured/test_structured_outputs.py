@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import DataFrame
 
 from engines.test_engine_outputs import STEPS, Ends
-from offsetkeeper.sinks import Outputs
+from offsetkeeper import Batch
+from offsetkeeper.sinks import Outputs, Table
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+from offsetkeeper.testing.proxy import TcpProxy
 from structured.lab import StructuredLab, fail
 from structured.test_structured_crashes import run_dying
 
@@ -63,3 +67,29 @@ def test_what_state_gives_is_worked_out_once_for_all_outputs(lab: StructuredLab,
 
     lab.follow(name, sink=Outputs(first=look, second=look), query=distinct)
     assert kept == [True, True]
+
+
+def test_a_query_waits_for_an_output_that_is_away(
+    lab: StructuredLab, topic: NewTopic, database: str, postgresql_server: PostgreSQLServer
+) -> None:
+    """Within the batch of Spark, which ends once; each row is there once."""
+    name, calls = topic(), list[int]()
+    lab.produce(name, "a", "b", "c")
+    with TcpProxy("127.0.0.1", postgresql_server.port) as proxy, psycopg.connect(database, autocommit=True) as rows:
+        rows.execute("create table orders (value text)")
+
+        def process(frame: DataFrame, batch: Batch) -> DataFrame:
+            calls.append(batch.sequence)
+            if len(calls) == 1:
+                proxy.refuse()
+            if len(calls) == 3:
+                proxy.heal()
+            return frame.selectExpr("string(value) as value")
+
+        url = database.replace(f":{postgresql_server.port}", f":{proxy.port}")
+        sink = Table(url, "orders")
+        lab.follow(name, process, sink=sink, attempts=1, guarantee="exactly_once")
+        assert rows.execute("select value from orders order by 1").fetchall() == [("a",), ("b",), ("c",)]
+    assert calls == [1, 1, 1]
+    assert lab.batch_ids("commits") == [0]
+    assert [entry.event for entry in lab.history()].count("wait") == 1

@@ -91,7 +91,7 @@ class Demo:
             fenced = self._stale(settings)
             produced = producer.finish()
             tell("The producer has ended; a last driver catches up")
-            last = self._driver(replace(settings, until="caught_up", max_records=20_000))
+            last = self._driver(replace(settings, until="caught_up", max_records=2_000 if self._poison else 20_000))
             last.wait_for("end")
             last.wait()
             return self._count(produced, producer.letters, settings, fenced) | {
