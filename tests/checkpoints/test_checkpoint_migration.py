@@ -65,9 +65,16 @@ def crash(switch: Switch, *, state: bool = False) -> None:
     switch.produce(ENDS, CRASHED)
 
 
+def next_line(printed: str) -> str:
+    """Return the line of a program with which an export ends."""
+    return printed.strip().splitlines()[-1].removeprefix("Next: ")
+
+
 def test_a_query_without_state_becomes_a_run_and_comes_back(switch: Switch) -> None:
     crash(switch)
-    switch.follow("checkpoint export")
+    exported = switch.follow("checkpoint export")[-1]
+    made = f"Pipeline(group='{switch.group}', store='{switch.store}', brokers=brokers, topics=['{switch.topic}'])"
+    assert next_line(exported) == f"{made}.run(spark, process)"
     planned, _ = switch.follow("checkpoint diff checkpoints/orders")
     assert "2 resume" in planned
     switch.run_pipeline()
@@ -81,15 +88,12 @@ def test_a_query_without_state_becomes_a_run_and_comes_back(switch: Switch) -> N
 def test_a_query_with_state_keeps_it_there_and_back(switch: Switch) -> None:
     """A value seen before the switch is dropped after it; one seen after it is dropped by the old query."""
     crash(switch, state=True)
-    switch.follow("checkpoint export")
+    exported = switch.follow("checkpoint export")[-1]
     switch.produce_values("0/0", "1/3")
-    new = Pipeline(group=switch.group, store=switch.store, brokers=switch.kafka.bootstrap, topics=[switch.topic]).start(
-        switch.spark,
-        partial(insert, switch),
-        query=first_of_each_value,
-        checkpoint=str(switch.folder / "old"),
-        trigger={"availableNow": True},
-    )
+    trigger = {"availableNow": True}
+    names = {"Pipeline": Pipeline, "spark": switch.spark, "process": partial(insert, switch)}
+    names |= {"query": first_of_each_value, "brokers": switch.kafka.bootstrap, "trigger": trigger}
+    new = eval(next_line(exported).removesuffix(")") + ", trigger=trigger)", names)  # noqa: S307 - printed by the command
     assert new.awaitTermination(LIMIT_S)
     switch.check_output(ENDS)
     switch.produce_values("0/9", "1/8")

@@ -169,6 +169,17 @@ def export(
         raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.Settings(to)) as target:
         copy_group(group, source, target, execute=execute, overwrite=overwrite, as_json=as_json)
+        if execute and not as_json:
+            say(f"Next: {_next_line(target.load(group), target.address, place)}")
+
+
+def _next_line(snapshot: Snapshot, store: str, place: str) -> str:
+    """Return the line of a program that goes on from an export; a query with state needs its old checkpoint."""
+    topics = sorted({tp.topic for tp in snapshot.positions})
+    pipeline = f"Pipeline(group={snapshot.group!r}, store={store!r}, brokers=brokers, topics={topics!r})"
+    if not snapshot.queries:
+        return f"{pipeline}.run(spark, process)"
+    return f"{pipeline}.start(spark, process, query=query, checkpoint={place!r})"
 
 
 @app.command()
