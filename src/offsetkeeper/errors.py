@@ -26,7 +26,8 @@
     │   ├── NotAuthorized         the credentials are wrong or lack a permission
     │   │   └── TokenUnavailable  the token provider failed
     │   ├── RangeGone             records of a requested range are no longer in Kafka
-    │   └── ReadStalled           a range could not be read to its end in time
+    │   ├── ReadStalled           a range could not be read to its end in time
+    │   └── RecordUnreadable      a record has a time or headers that its reader cannot give
     ├── SparkGone                 Spark has died; what was committed stays committed
     ├── SinkError                 the output, surely not written
     │   ├── SinkMismatch          the frame does not fit the output: no row of it can be written
@@ -164,6 +165,13 @@ class RangeGone(BrokerError):
 
 class ReadStalled(BrokerError):
     """A range could not be read to its end in time."""
+
+
+class RecordUnreadable(BrokerError):
+    """A record has a time or headers that its reader cannot give, also at the next try.
+
+    The message names topic, partition and offset. A quarantine takes the record.
+    """
 
 
 class SparkGone(OffsetkeeperError):

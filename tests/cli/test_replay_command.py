@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from offsetkeeper.core.environment import Environment, using
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, RangeGone, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
+from readers.test_readers_headers import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,6 +167,39 @@ def test_records_are_written_as_json_lines_and_nothing_of_the_group_is_touched(d
 def test_records_may_go_through_a_pipe(desk: Desk) -> None:
     found = [json.loads(line) for line in desk.run("--version", "4", "--output", "-").splitlines()]
     assert [each["offset"] for each in found] == [4, 5]
+
+
+@pytest.mark.parametrize("native", ["never", "required"])
+def test_records_that_no_frame_can_hold_are_shown(desk: Desk, topic: Callable[..., str], native: str) -> None:
+    """Their times are microseconds and nanoseconds, or their headers cannot be read. The others are whole."""
+    if native == "required" and find_spec("offsetkeeper_native") is None:
+        pytest.skip("no C compiler made it")
+    times = [1_700_000_000_000 * 1000**power for power in (1, 2, 0)]
+    name = topic(1, {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**62)})
+    odd = [b"h"] * 100_001 if native == "required" else [b"\xff", b"\xfe"]
+    with Producer({"bootstrap.servers": desk.server.bootstrap}) as producer:
+        for at in times:
+            producer.produce(name, "v", partition=0, timestamp=at, headers=[("n", b"1")])
+            assert producer.flush(LIMIT_S) == 0
+        produce(desk.server, name, odd, odd)
+        producer.produce(name, "v", partition=0, timestamp=times[2], headers=[("n", b"1")])
+        assert producer.flush(LIMIT_S) == 0
+    asked = ["--topic", name, "--to-offset", "6", "--kafka", f"offsetkeeper.native={native}", "--output"]
+    with desk.untouched():
+        found = [json.loads(line) for line in desk.run(*asked, "-").splitlines()]
+    assert [each["offset"] for each in found] == [*range(6)]
+    assert [each.get("timestamp_ms") for each in found] == [times[0], times[1], None, None, None, None]
+    assert [each["timestamp"] is None for each in found] == [True, True, False, False, False, False]
+    assert [each["value"] for each in found] == ["v", "v", "v", "x", "x", "v"]
+    assert [each["headers"] for each in found] == [[["n", "1"]]] * 3 + [[]] * 2 + [[["n", "1"]]]
+    for each in found:
+        bad = each["offset"] in {3, 4}
+        assert each.get("unreadable", "").startswith(f"{name} 0: the record at offset {each['offset']} has h" * bad)
+        assert ("unreadable" in each) is bad
+    until = ["--from-datetime", iso(times[2] - 1), "--to-datetime", iso(times[2] + 1)]
+    asked = ["--topic", name, *until, "--kafka", f"offsetkeeper.native={native}", "--output"]
+    found = [json.loads(line) for line in desk.run(*asked, "-").splitlines()]
+    assert [each["offset"] for each in found] == [2, 5]
 
 
 def test_a_replay_goes_beside_a_run_that_holds_the_group(desk: Desk) -> None:

@@ -23,7 +23,8 @@ from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.doctor.collect import examine
 from offsetkeeper.operate.doctor.rules import diagnose
 from offsetkeeper.operate.lag import group_lag
-from offsetkeeper.operate.replay import plan_replay, plan_replay_of, replay_records
+from offsetkeeper.operate.replay import plan_replay, plan_replay_of
+from offsetkeeper.operate.replay_records import replay_records
 from offsetkeeper.operate.reset import Shift, known_history, plan_reset
 from offsetkeeper.sinks import Idempotent
 from offsetkeeper.stores import open_store

@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import Producer, cimpl
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.offsets import OffsetRange
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
+from offsetkeeper.errors import RecordUnreadable
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, consume, messages, open_reader
+from offsetkeeper.readers.sample import sample
 from offsetkeeper.readers.source import record_batch
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -91,6 +92,11 @@ def test_a_record_whose_keys_the_client_library_does_not_give_is_named(
     wanted = [(orders, 0, 0, 100)]
     says = f"{orders} 0: the record at offset 99 has header keys that are not UTF-8"
     gives_it = implementation["offsetkeeper.native"] == "required"
-    with nullcontext() if gives_it else pytest.raises(SettingsError, match=says):
-        list(consume.read(source_of(kafka_server, headers=True), wanted))
+    given = source_of(kafka_server, headers=True)
+    with nullcontext() if gives_it else pytest.raises(RecordUnreadable, match=says):
+        list(consume.read(given, wanted))
+    before = [*consume.read(given, [(orders, 0, 98, 99)])]  # the client fetches the next record too
+    assert sum(batch.num_rows for batch in before) == 1
+    last = TopicPartition(orders, 0)
+    assert sample(given, {last: 99})[last][0] == 1
     assert sum(batch.num_rows for batch in consume.read(source_of(kafka_server), wanted)) == 100

@@ -12,8 +12,9 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pending import Fate, Situation, at_start
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.engines.quarantine import halves, text_of
+from offsetkeeper.engines.quarantine import halves, pieces, text_of
 from offsetkeeper.errors import SettingsError, StartRefused
+from offsetkeeper.readers.unreadable import Place
 
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=1000).filter(lambda sizes: sum(sizes) > 1)
 
@@ -25,6 +26,25 @@ def test_halves_hold_all_offsets_in_their_order_and_differ_by_one_at_most(sizes:
     offsets = [[(r.partition, at) for r in half for at in range(r.start, r.end)] for half in (first, second)]
     assert offsets[0] + offsets[1] == [(r.partition, at) for r in ranges for at in range(r.start, r.end)]
     assert 0 <= len(offsets[1]) - len(offsets[0]) <= 1
+
+
+@pytest.mark.parametrize("offset", [5, 6, 9])
+def test_an_offset_that_is_known_to_fail_is_cut_out(offset: int) -> None:
+    ranges = OffsetRange("t", 0, 5, 10), OffsetRange("t", 1, 5, 10), OffsetRange("t", 2, 5, 10)
+    found = pieces(ranges, Place("t", 1, offset))
+    alone = (OffsetRange("t", 1, offset, offset + 1),)
+    assert alone in found
+    assert all(r.size for piece in found for r in piece)
+    offsets = sorted((r.partition, at) for piece in found for r in piece for at in range(r.start, r.end))
+    assert offsets == sorted((r.partition, at) for r in ranges for at in range(r.start, r.end))
+    starts = [r.start for piece in found for r in piece if r.partition == 1]
+    assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("place", [None, Place("t", 0, 10), Place("u", 0, 5)])
+def test_a_record_that_is_not_of_the_batch_does_not_change_how_it_is_cut(place: Place | None) -> None:
+    ranges = (OffsetRange("t", 0, 5, 10),)
+    assert pieces(ranges, place) == [*halves(ranges)]
 
 
 def test_of_an_error_that_spark_wraps_what_python_raised_is_told() -> None:

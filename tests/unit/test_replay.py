@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +14,9 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused
-from offsetkeeper.operate.replay import _between, plan_replay, plan_replay_of
+from offsetkeeper.operate.replay import plan_replay, plan_replay_of
 from offsetkeeper.operate.replay_plan import Replay, make_replay, record_fields
+from offsetkeeper.operate.replay_records import between
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.schedule import Budget, Schedule
@@ -189,7 +190,7 @@ def test_a_record_is_told_without_loss() -> None:
         "topic": "a",
         "partition": 0,
         "offset": 7,
-        "timestamp": datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC),
+        "timestamp": 1_769_860_800_250,
         "key": None,
         "value": "tea \u2615".encode(),
         "headers": [{"key": "h", "value": b"\xff\x00"}],
@@ -203,7 +204,9 @@ def test_a_record_is_told_without_loss() -> None:
         "value": "tea \u2615",
         "headers": [["h", {"base64": "/wA="}]],
     }
-    assert record_fields({**row, "headers": None, "value": b"", "timestamp": None}) == {
+    bare = {**row, "value": b"", "timestamp": 1_700_000_000_000_000, "unreadable": "it has headers that …"}
+    del bare["headers"]
+    assert record_fields(bare) == {
         "topic": "a",
         "partition": 0,
         "offset": 7,
@@ -211,16 +214,16 @@ def test_a_record_is_told_without_loss() -> None:
         "key": None,
         "value": "",
         "headers": [],
+        "timestamp_ms": 1_700_000_000_000_000,
+        "unreadable": "it has headers that …",
     }
 
 
 def test_a_record_of_a_time_that_python_does_not_know_is_left_out() -> None:
-    """A producer gave microseconds as milliseconds: the year 55840."""
+    """A producer gave microseconds or nanoseconds as milliseconds: the year 55840, or none at all."""
     start, end = (datetime(2026, 1, 31, hour, tzinfo=UTC) for hour in (12, 13))
-    times = [start, end - timedelta(microseconds=1), end, None]
-    at = [int(each.timestamp() * 1_000_000) if each else None for each in times]
-    column = pa.array([*at, 1_700_000_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
-    batch = pa.RecordBatch.from_pydict({"offset": [*range(5)], "timestamp": column})
+    at = [1_769_860_800_000, 1_769_864_399_999, 1_769_864_400_000, 1_700_000_000_000_000, 1_700_000_000_000_000_000]
+    batch = pa.RecordBatch.from_pydict({"offset": [*range(5)], "timestamp": pa.array(at, pa.int64())})
     replay = replace(make_replay("g", [a(50, 60)], {}, FOUND), since=start, before=end)
-    assert [row["offset"] for row in _between(replay, batch).to_pylist()] == [0, 1]
-    assert _between(replace(replay, since=None, before=None), batch) is batch
+    assert [row["offset"] for row in between(replay, batch).to_pylist()] == [0, 1]
+    assert between(replace(replay, since=None, before=None), batch) is batch

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __version__ = "0.1.0"
-INTERFACE = 3
+INTERFACE = 4
 """Rises whenever an older offsetkeeper could not use this any more."""
 OLDEST, NEWEST = (2, 6), (2, 16)
 """The releases of librdkafka that it was tried with."""
@@ -33,6 +33,19 @@ _TURNS = 1024
 
 class Unusable(Exception):
     """The reader cannot be used in this process; the text says why."""
+
+
+class Unreadable(Exception):
+    """A record that cannot be given.
+
+    Attributes:
+        place: its topic, partition and offset.
+        what: what it has that cannot be given.
+    """
+
+    def __init__(self, place: tuple[str, int, int], what: str) -> None:
+        super().__init__("{} {}: the record at offset {} {}".format(*place, what))
+        self.place, self.what = place, what
 
 
 class Place(Structure):
@@ -90,7 +103,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ok_whole_names": (c_int, ()),
     "ok_describe": (c_char_p, (c_int,)),
     "ok_text": (c_int64, (c_char_p, ctypes.c_size_t, c_char_p)),
-    "ok_open": (c_void_p, (POINTER(c_char_p), POINTER(c_char_p), c_int, c_int, c_char_p, ctypes.c_size_t)),
+    "ok_open": (c_void_p, (POINTER(c_char_p), POINTER(c_char_p), c_int, c_int, c_int, c_char_p, c_size_t)),
     "ok_assign": (c_int, (c_void_p, POINTER(c_char_p), POINTER(c_int32), POINTER(Place), c_int32)),
     "ok_turns": (None, (c_void_p, c_void_p, c_int64)),
     "ok_fetch": (c_int, (c_void_p, c_int, POINTER(c_int32), c_int32)),
@@ -137,6 +150,7 @@ class Reader:
     Args:
         config: settings of librdkafka, each a text; and `error_cb`, which gets each error that the client reports.
         headers: whether batches have the column `headers`.
+        raw_times: whether `timestamp` is Kafka's milliseconds as a number.
 
     Attributes:
         places: of the ranges, which `take` moves.
@@ -149,7 +163,7 @@ class Reader:
 
     _client: int | None = None
 
-    def __init__(self, config: Mapping[str, Any], *, headers: bool) -> None:
+    def __init__(self, config: Mapping[str, Any], *, headers: bool, raw_times: bool = False) -> None:
         from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415 - as above
 
         self._library, self._error = library(), KafkaError
@@ -157,10 +171,10 @@ class Reader:
         texts = {name: value for name, value in config.items() if name != "error_cb"}
         names, values = _texts(texts), _texts(texts.values())
         why = ctypes.create_string_buffer(_WHY)
-        self._client = self._library.ok_open(names, values, len(texts), headers, why, _WHY)
+        self._client = self._library.ok_open(names, values, len(texts), headers, raw_times, why, _WHY)
         if self._client is None:
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, why.value.decode(errors="replace")))  # noqa: SLF001
-        self._schema = _schema(headers=headers)
+        self._schema = _schema(headers=headers, raw_times=raw_times)
         self._partitions: list[tuple[str, int]] = []
         self.places: Any = ()
         self.awaited: int | None = None
@@ -218,8 +232,7 @@ class Reader:
             size: of the batch in bytes, at most; one record alone may have more.
 
         Raises:
-            ValueError: a record has a timestamp that Arrow's microseconds cannot hold.
-            RuntimeError: the headers of a record cannot be read.
+            Unreadable: a record has a timestamp that Arrow's microseconds cannot hold, or headers that cannot be read.
             MemoryError: there is not enough. After each of these errors the reader can only be closed.
         """
         from pyarrow import RecordBatch  # noqa: PLC0415 - only who reads needs it
@@ -289,10 +302,14 @@ class Reader:
     def _failure(self, failed: int, taken: _Taken) -> Exception:
         if failed == _NO_MEMORY:
             return MemoryError("there is no memory to read Kafka")
-        record = "{} {}: the record at offset {}".format(*self._partitions[taken.bad_place], taken.bad_offset)
+        place = *self._partitions[taken.bad_place], taken.bad_offset
         if failed == _BAD_TIMESTAMP:
-            return ValueError(f"{record} has the timestamp {taken.bad_ms} ms, which no timestamp of Spark can hold")
-        return RuntimeError(f"{record} has headers that librdkafka cannot read")
+            return Unreadable(place, f"has the time {taken.bad_ms} ms since 1970, which Spark's timestamp cannot hold")
+        return Unreadable(
+            place,
+            "has headers that librdkafka cannot read: more than 100,000, or they are damaged. Read without headers, or "
+            "with reader='connector'",
+        )
 
 
 def text(raw: bytes) -> str:
@@ -314,12 +331,13 @@ def _texts(texts: Any) -> Any:
     return (c_char_p * len(raw))(*raw)
 
 
-def _schema(*, headers: bool) -> Any:
+def _schema(*, headers: bool, raw_times: bool) -> Any:
     import pyarrow as pa  # noqa: PLC0415 - as above
 
+    time = pa.int64() if raw_times else pa.timestamp("us", "UTC")
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
     fields = [
         *(("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32())),
-        *(("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("timestampType", pa.int32())),
+        *(("offset", pa.int64()), ("timestamp", time), ("timestampType", pa.int32())),
     ]
     return pa.schema([*fields, ("headers", pa.list_(pair))] if headers else fields)

@@ -147,7 +147,7 @@ typedef struct {
 } batch_t;
 
 typedef struct { /* a record; where it waits, its key, its value and its headers follow it, each of those with its sizes */
-    int64_t offset, microseconds, whole;          /* whole: bytes, of all that is kept of it */
+    int64_t offset, time, whole;                  /* whole: bytes, of all that is kept of it */
     int32_t size, key_len, value_len, headers, kind; /* size: as a batch counts it; a length of -1: there is none */
 } row_t;
 
@@ -168,7 +168,7 @@ typedef struct {
 
 typedef struct {
     void *client, *queue;
-    int headers;
+    int headers, raw_times;  /* raw_times: milliseconds are given as Kafka has them */
     partition_t *partitions; /* in the order of topic and number */
     place_t *places;         /* the caller's */
     int32_t count, last;     /* last: the one found last */
@@ -357,7 +357,7 @@ static int describe(reader_t *r, const message_t *m, const partition_t *p, row_t
     *row = (row_t){.offset = m->offset, .key_len = -1, .value_len = -1};
     if (r->headers && header_sizes(m, headers, &count, &of_headers)) return BROKEN;
     int64_t milliseconds = rk_message_timestamp(m, &kind);
-    if (__builtin_mul_overflow(milliseconds, (int64_t)1000, &row->microseconds)) {
+    if (__builtin_mul_overflow(milliseconds, r->raw_times ? (int64_t)1 : (int64_t)1000, &row->time)) {
         t->bad_ms = milliseconds;
         return BAD_TIMESTAMP;
     }
@@ -381,7 +381,7 @@ static int add_row(batch_t *b, const partition_t *p, const row_t *row, const voi
         return NO_MEMORY;
     put(&b->partition, &p->number, 4);
     put(&b->offset, &row->offset, 8);
-    put(&b->timestamp, &row->microseconds, 8);
+    put(&b->timestamp, &row->time, 8);
     put(&b->kind, &row->kind, 4);
     b->rows++;
     b->bytes += row->size;
@@ -803,7 +803,8 @@ EXPORT void ok_close(reader_t *r) {
 }
 
 /* Returns a reader, or NULL and why in `why`, which has room for `size` bytes. */
-EXPORT reader_t *ok_open(const char **names, const char **values, int count, int headers, char *why, size_t size) {
+EXPORT reader_t *ok_open(const char **names, const char **values, int count, int headers, int raw_times, char *why,
+                         size_t size) {
     reader_t *r = calloc(1, sizeof *r);
     void *conf = r ? rk_conf_new() : NULL;
     snprintf(why, size, "no memory");
@@ -812,6 +813,7 @@ EXPORT reader_t *ok_open(const char **names, const char **values, int count, int
         return NULL;
     }
     r->headers = headers;
+    r->raw_times = raw_times;
     r->last = ELSEWHERE;
     rk_conf_set_opaque(conf, r);
     rk_conf_set_error_cb(conf, on_error);

@@ -24,10 +24,10 @@ from offsetkeeper.operate.replay import (
     plan_replay,
     plan_replay_of,
     replay_batch,
-    replay_records,
     wanted_rows,
 )
 from offsetkeeper.operate.replay_plan import Replay, record_fields
+from offsetkeeper.operate.replay_records import replay_records
 from offsetkeeper.readers import open_reader, task_error
 
 Version = Annotated[

@@ -25,6 +25,7 @@ from offsetkeeper.errors import (
     CorruptStore,
     MarkError,
     RangeGone,
+    RecordUnreadable,
     Refused,
     RuleError,
     SettingsError,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper")
 range_log = logging.getLogger("offsetkeeper.ranges")
-_HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore)
+_HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore, RecordUnreadable)
 
 _TOLD = 2  # the failure in a row after which the history says that an output is away: one may be a lost connection
 
@@ -180,6 +181,8 @@ class Delivery:
         except _HOPELESS:
             raise
         except Exception as error:
+            if isinstance(ours := task_error(error), RecordUnreadable):
+                raise ours from error
             failure, gone = course.failed(error, self.asked.pace), spark_gone(error)
             if gone or self.once or failure.is_last or self.stop.is_set():
                 if failure.is_last and failure.advice:

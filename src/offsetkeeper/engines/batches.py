@@ -39,6 +39,8 @@ from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop, Stopped
 from offsetkeeper.errors import BrokerUnavailable
 from offsetkeeper.kafka.start_plan import unreadable_ranges
+from offsetkeeper.readers import Reader
+from offsetkeeper.readers.unreadable import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -211,10 +213,10 @@ class Batches:
         if any(positions[r.topic_partition].offset != r.start for r in batch.ranges):
             return None  # all outputs turned out to have the batch, so it counts as done
         if batch.size > 1:
-            quarantine.cut(batch)
+            quarantine.cut(batch, place_of(error))
             return None
         letter = self.ledger.batch(batch.ranges)
-        if not quarantine.deliver(letter, error, self._records, may_go_on=lambda: self._may_go_on(letter)):
+        if not quarantine.deliver(letter, error, self._bare_records, may_go_on=lambda: self._may_go_on(letter)):
             return None
         self.quarantined += 1
         return letter
@@ -377,7 +379,13 @@ class Batches:
         return [self.delivery, *([self.quarantine.letters] if self.quarantine else [])]
 
     def _records(self, batch: Batch) -> DataFrame:
+        return self._read(self.asked.reader, batch)
+
+    def _bare_records(self, batch: Batch) -> DataFrame:
+        return self._read(self.asked.reader.bare(), batch)
+
+    def _read(self, reader: Reader, batch: Batch) -> DataFrame:
         partitions = batch.partitions
         known = {tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions}
         ids, cluster = known_ids(known), known_cluster(known.values())
-        return self.asked.reader.read(self.spark, batch.ranges, ids, cluster, known_epochs(known))
+        return reader.read(self.spark, batch.ranges, ids, cluster, known_epochs(known))

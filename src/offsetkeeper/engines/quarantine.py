@@ -30,7 +30,8 @@ from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop
-from offsetkeeper.errors import GuaranteeRefused, RangeGone, SettingsError
+from offsetkeeper.errors import GuaranteeRefused, RowMismatch, SettingsError
+from offsetkeeper.readers.unreadable import Place
 from offsetkeeper.sinks.blame import Blame, blame
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
@@ -38,13 +39,16 @@ from offsetkeeper.sinks.sink import AT_ONCE, Joiner, RolledBack, Writer
 from offsetkeeper.sinks.topic import Topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 log = logging.getLogger("offsetkeeper")
 Ranges = tuple[OffsetRange, ...]
 _ERROR_CHARACTERS = 2000
 _SIZES = (1, 1, 1, 2, 4, 8, 16)  # offsets that are tried together: a failure of one hides that others can be written
 _BEFORE = 3
+_IS_DATE = (
+    "timestamp between -62135510400000 and 253402214399999"  # with a day to spare: zones of Python's years 1 to 9999
+)
 _ENTRIES = 50  # of the history, for each letter: starts and pieces that were dropped lie between letters
 _ENDS = {"commit", "rewind", "adopt"}  # of a row of letters; a reset is somebody's act
 QUARANTINED = "quarantined"  # first word of the reason of such commits in the history
@@ -128,10 +132,9 @@ class Quarantine:
         """Whether pieces of a batch are still to be tried."""
         return bool(self._pieces)
 
-    def cut(self, batch: Batch) -> None:
-        """Try the halves of a batch next."""
-        first, second = halves(batch.ranges)
-        self._pieces += [second, first]
+    def cut(self, batch: Batch, at: Place | None) -> None:
+        """Try the halves of a batch next; or what is before a record that is known to fail, this one, and the rest."""
+        self._pieces += reversed(pieces(batch.ranges, at))
 
     def worked(self) -> None:
         """Note that a batch was processed."""
@@ -190,7 +193,7 @@ class Quarantine:
         for ranges in others:
             self.stop.check()
             frame = records(replace(batch, ranges=ranges))
-            with suppress(RangeGone):
+            with suppress(Exception):  # the trial reads it too, and its error is judged
                 if frame.isEmpty():
                     continue
             tried += 1
@@ -265,7 +268,11 @@ class Quarantine:
         log.warning("%s offset %d is quarantined: %s", where.topic_partition, where.start, text)
         self.letters.asked = replace(self.letters.asked, process=partial(self.letter, error=text))
         self.letters.reason = f"{QUARANTINED}: {text.partition(':')[0]}"
-        return self.letters.deliver(batch, records, **more)
+        try:
+            return self.letters.deliver(batch, records, **more)
+        except RowMismatch as refused:
+            refused.add_note(f"so this dead letter cannot be written, and the run stops before its record: {text}")
+            raise
 
 
 def is_of_records(error: Exception) -> bool:
@@ -288,6 +295,17 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
         first += [r._replace(end=r.start + here)] if here else []
         second += [r._replace(start=r.start + here)] if here < r.size else []
     return tuple(first), tuple(second)
+
+
+def pieces(ranges: Sequence[OffsetRange], at: Place | None) -> list[Ranges]:
+    """Return an offset of ranges alone, between what is before and after it; halves, if it is not one of theirs."""
+    mine = [r for r in ranges if at and r.topic_partition == at[:2] and r.start <= at.offset < r.end]
+    if at is None or not mine:
+        return [*halves(ranges)]
+    [around] = mine
+    before = [r._replace(end=at.offset) if r == around else r for r in ranges]
+    bad, after = around._replace(start=at.offset, end=at.offset + 1), around._replace(start=at.offset + 1)
+    return [piece for each in (before, [bad], [after]) if (piece := tuple(r for r in each if r.size))]
 
 
 def others(unread: Sequence[OffsetRange], read: Sequence[OffsetRange], bad: OffsetRange) -> list[Ranges]:
@@ -323,12 +341,21 @@ def _chunks(ranges: Sequence[OffsetRange]) -> Iterator[Ranges]:
             yield tuple(chunk)
 
 
+def _why(error: str) -> Column:
+    """Return the error of a letter, and what is left out of it."""
+    from pyspark.sql.functions import concat, expr, lit  # noqa: PLC0415 - as in `row_of`
+
+    left_out = expr(f"if({_IS_DATE}, '', concat('; its time is left out: ', timestamp, ' ms since 1970'))")
+    return concat(lit(error), left_out)
+
+
 def row_of(records: DataFrame, batch: Batch, error: str) -> DataFrame:
     """Return dead letters as rows: place, time, key and value of the record, and the texts `error` and `batch`."""
-    from pyspark.sql.functions import lit  # noqa: PLC0415 - the module loads without Spark
+    from pyspark.sql.functions import expr, lit  # noqa: PLC0415 - the module loads without Spark
 
-    where = records.select("topic", "partition", "offset", "timestamp", "key", "value")
-    return where.withColumn("error", lit(error)).withColumn("batch", lit(batch.id))
+    time = expr(f"timestamp_millis(if({_IS_DATE}, timestamp, null))").alias("timestamp")
+    where = records.select("topic", "partition", "offset", time, "key", "value", _why(error).alias("error"))
+    return where.withColumn("batch", lit(batch.id))
 
 
 def message_of(records: DataFrame, batch: Batch, error: str) -> DataFrame:
@@ -339,7 +366,7 @@ def message_of(records: DataFrame, batch: Batch, error: str) -> DataFrame:
         "topic": col("topic"),
         "partition": col("partition").cast("string"),
         "offset": col("offset").cast("string"),
-        "error": lit(error),
+        "error": _why(error),
         "batch": lit(batch.id),
     }
     headers = [struct(lit(name).alias("key"), encode(text, "UTF-8").alias("value")) for name, text in about.items()]

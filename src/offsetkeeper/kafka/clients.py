@@ -61,10 +61,11 @@ _USUAL: Mapping[str, Mapping[str, str]] = {
     # metadata name another one; librdkafka asks for them every five minutes.
     "AdminClient": {"topic.metadata.refresh.interval.ms": "5000"},
 }
+_QUEUE = "queue.buffering.max.kbytes"
 _PRODUCER = {
     "partitioner": "murmur2_random",
     "topic.metadata.propagation.max.ms": "5000",  # how long a topic that a broker does not know is asked for again
-    "queue.buffering.max.kbytes": "65536",  # else a gigabyte waits in an executor's memory
+    _QUEUE: "65536",  # else a gigabyte waits in an executor's memory
 }
 
 
@@ -230,7 +231,14 @@ def open_producer(
         "delivery.report.only.error": True,
         "on_delivery": lambda error, _: failed(error),
     }
-    return open_client("Producer", brokers, {**_PRODUCER, **options}, ours, report)
+    return open_client("Producer", brokers, {**_PRODUCER, **_room(options), **options}, ours, report)
+
+
+def _room(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the setting with which a message as large as the options allow finds room: else it would wait for ever."""
+    most = options.get("message.max.bytes", "")
+    kilobytes = int(most) // 1024 + 1 if most.isdecimal() else 0
+    return {_QUEUE: str(kilobytes)} if kilobytes > int(_PRODUCER[_QUEUE]) else {}
 
 
 def _refusal(text: str, options: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ from offsetkeeper.errors import (
     UnknownTopic,
 )
 from offsetkeeper.kafka.clients import library, open_client, open_producer, redact
-from offsetkeeper.kafka.codes import FENCED, NO_REASON, OF_RECORD, PURGED, TOO_LONG, CodeVerdict, judge
+from offsetkeeper.kafka.codes import FENCED, NO_REASON, OF_RECORD, PURGED, TOO_LARGE, TOO_LONG, CodeVerdict, judge
 from offsetkeeper.kafka.tls import is_on
 
 if TYPE_CHECKING:
@@ -153,6 +153,10 @@ class _Look:
         if told.name() == TOO_LONG:
             ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
             return Refused(f"{where}. {_TIMEOUT}={ms} is above the brokers' transaction.max.timeout.ms")
+        if told.name() in TOO_LARGE:
+            return RowMismatch(
+                f"{where}. Raise message.max.bytes in kafka={{…}} of Topic(…), and max.message.bytes of the topic"
+            )
         if told.name() in OF_RECORD:
             return RowMismatch(where)
         return SinkMismatch(where) if verdict is CodeVerdict.INVALID else SinkError(where)

@@ -1,12 +1,11 @@
-"""Plans a replay with Kafka's answers and reads its records. It neither needs nor changes the group's positions."""
+"""Plans a replay with Kafka's answers. It neither needs nor changes the group's positions."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
@@ -14,14 +13,11 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, first_ms
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
-from offsetkeeper.errors import MissingExtra, NotAllowed, Refused, SettingsError
-from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.errors import NotAllowed, Refused, SettingsError
 from offsetkeeper.operate.replay_plan import Replay, cuts_since, make_replay
 from offsetkeeper.operate.reset_plan import EVERYTHING, Scope, positions_before
-from offsetkeeper.readers import Source, consume
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 Limit = int | datetime | None
@@ -107,35 +103,6 @@ def _cuts(cluster: Cluster, read: Positions, bounds: Mapping[TopicPartition, Bou
 def replay_batch(replay: Replay) -> Batch:
     """Return the batch that a replay passes to the user's function; its id is unique, also among replays."""
     return Batch(f"{replay.group}.replay", environment.token(), 1, replay.ranges)
-
-
-def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, Any]]:
-    """Yield each record that a replay wants, with the columns of the readers' frames, in order within each partition.
-
-    Raises:
-        MissingExtra: pyarrow is not installed.
-        RangeGone, ReadStalled, NotAuthorized, BrokerError: see `errors`.
-    """
-    if importlib.util.find_spec("pyarrow") is None:
-        raise MissingExtra("reading needs pyarrow: pip install 'offsetkeeper[spark]'")
-    source = Source(
-        cluster.brokers, dict(cluster.options), f"offsetkeeper-{replay.group}", cluster.isolation, headers=True
-    )
-    ranges = [(r.topic, r.partition, r.start, r.end) for r in replay.ranges]
-    for batch in consume.read(source, ranges, replay.topic_ids):
-        yield from _between(replay, batch).to_pylist()
-
-
-def _between(replay: Replay, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the wanted rows, before they become values of Python, which knows no years after 9999."""
-    import pyarrow as pa  # noqa: PLC0415 - loaded on use
-    import pyarrow.compute as pc  # noqa: PLC0415 - loaded on use
-
-    for at, compare in ((replay.since, pc.greater_equal), (replay.before, pc.less)):
-        if at is not None:
-            times = batch.column("timestamp")
-            batch = batch.filter(compare(times, pa.scalar(at, times.type)))
-    return batch
 
 
 def wanted_rows(replay: Replay, frame: DataFrame) -> DataFrame:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from offsetkeeper.core.bounds import Bounds, Standing, known_ids, standing_of
 from offsetkeeper.core.model import NO_CUTS, Cuts, Entry
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.errors import Refused, listed
+
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +165,15 @@ def cuts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, i
 def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record as values for JSON; the timestamp as ISO 8601, bytes that are not UTF-8 as `{"base64": …}`.
 
+    A time that is no date of the years 1 to 9999 is null, and `timestamp_ms` has its milliseconds since 1970.
+
     Args:
-        row: a row with the columns of the readers' frames.
+        row: as `replay_records` yields it.
     """
-    at: datetime | None = row["timestamp"]
+    ms: int = row["timestamp"]
+    at = _date(ms)
+    more = {} if at else {"timestamp_ms": ms}
+    more |= {"unreadable": row["unreadable"]} if "unreadable" in row else {}
     return {
         "topic": row["topic"],
         "partition": row["partition"],
@@ -175,7 +182,15 @@ def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:
         "key": _text(row["key"]),
         "value": _text(row["value"]),
         "headers": [[header["key"], _text(header["value"])] for header in row.get("headers") or ()],
+        **more,
     }
+
+
+def _date(ms: int) -> datetime | None:
+    try:
+        return _1970 + timedelta(milliseconds=ms)
+    except OverflowError:  # Python knows no such year
+        return None
 
 
 def _text(value: bytes | None) -> str | dict[str, str] | None:

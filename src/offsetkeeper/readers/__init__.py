@@ -99,6 +99,14 @@ class Reader(Protocol):
         """
         ...
 
+    def bare(self) -> Reader:
+        """Return the reader that gives whatever Kafka holds: without headers, and `timestamp` as Kafka has it.
+
+        That is a long, milliseconds since 1970. Spark's connector cannot give the times that Spark's timestamp cannot
+        hold.
+        """
+        ...
+
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """Return the number and the bytes of the records sampled from each offset on; see `sample`.
 

@@ -6,6 +6,7 @@ Source of its options: Spark's "Structured Streaming + Kafka Integration Guide".
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
@@ -83,6 +84,8 @@ class ConnectorReader:
             ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
             UnknownTopic, BrokerUnavailable, NotAuthorized: see `offsetkeeper.errors`.
         """
+        from pyspark.sql.functions import expr  # noqa: PLC0415 - `import offsetkeeper` must not load it
+
         wanted = tidy(ranges)
         with self._connected() as cluster:
             check_ranges(cluster, wanted, topic_ids, cluster_id)
@@ -92,7 +95,8 @@ class ConnectorReader:
         with unlogged():
             readers = [spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted)]
         frames = [self._loaded(spark, reader, streams=False) for reader in readers]
-        return reduce(lambda one, other: one.union(other), frames)
+        frame = reduce(lambda one, other: one.union(other), frames)
+        return frame.withColumn("timestamp", expr("unix_millis(timestamp)")) if self._source.raw_times else frame
 
     def for_query(
         self,
@@ -113,6 +117,10 @@ class ConnectorReader:
     def in_any_order(self) -> ConnectorReader:
         """See `Reader.in_any_order`. Spark's connector cuts partitions only by a number."""
         return self
+
+    def bare(self) -> ConnectorReader:
+        """See `Reader.bare`."""
+        return type(self)(replace(self._source, headers=False, raw_times=True), split=self._split)
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """See `Reader.sample`."""

@@ -6,7 +6,7 @@ import re
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.readers.unreadable import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ def headers_of(messages: Sequence[Any]) -> pa.Array:
         messages: of confluent-kafka; they may have been given to `sizes_of` before.
 
     Raises:
-        SettingsError: a record has several keys that are not UTF-8, and the client library does not give them.
+        RecordUnreadable: a record has several keys that are not UTF-8, and the client library does not give them.
     """
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
 
@@ -70,9 +70,10 @@ def _mended(message: Any, cause: BaseException | None) -> Pairs:
     pairs = message.headers() if isinstance(cause, UnicodeDecodeError) else []
     broken = [repr(pair).startswith("(<NULL>") for pair in pairs]
     if sum(broken) != 1 or not isinstance(cause, UnicodeDecodeError):
-        raise SettingsError(
-            f"{message.topic()} {message.partition()}: the record at offset {message.offset()} has header keys that "
-            "are not UTF-8, and the client library does not give them: read without headers, or with reader='connector'"
+        raise unreadable(
+            (message.topic(), message.partition(), message.offset()),
+            "has header keys that are not UTF-8, and the client library does not give them: read without headers, or "
+            "with reader='connector'",
         )
     key = _HALF_PAIR.sub("\ufffd".encode(), bytes(cause.object)).decode(errors="replace")
     return [(key if lacks else pair[0], pair[1]) for pair, lacks in zip(pairs, broken, strict=True)]

@@ -141,7 +141,7 @@ class PythonMessages:
                     self._move((each.topic(), each.partition()), each.offset())
             later, self._later = self._later, []
             given = given or self._held.give(*most)
-            batch = record_batch(given, headers=self._source.headers) if given else None
+            batch = self._record_batch(given) if given else None
             told = [(each.error(), (each.topic(), each.partition()), each.offset()) for each in events] + later
             arrived |= len(unread) > len(self.unread)
             self._steer([self._numbers[each] for each in unread - self.unread.keys()])
@@ -186,8 +186,17 @@ class PythonMessages:
         if any(keys):
             sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
         if self._source.headers:
-            sizes = [size + more for size, more in zip(sizes, sizes_of(messages), strict=True)]
+            wanted = [*map(self._wants, messages)]  # of another record it does not matter whether they can be read
+            more = iter(sizes_of([message for message, wants in zip(messages, wanted, strict=True) if wants]))
+            sizes = [size + (next(more) if wants else 0) for size, wants in zip(sizes, wanted, strict=True)]
         return sizes
+
+    def _wants(self, message: Any) -> bool:
+        unread = self.unread.get((message.topic(), message.partition()))
+        return unread is not None and unread.position <= message.offset() < unread.end
+
+    def _record_batch(self, messages: list[Any]) -> Any:
+        return record_batch(messages, headers=self._source.headers, raw_times=self._source.raw_times)
 
     def _put(self, messages: list[Any], sizes: list[int]) -> bool:
         """Keep those that are wanted, move the positions past them, and return whether there are any.

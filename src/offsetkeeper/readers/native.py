@@ -18,6 +18,7 @@ from offsetkeeper.readers.flow import Flow
 from offsetkeeper.readers.messages import NO_EPOCHS, Messages, Partition, PythonMessages, Rest, Taken
 from offsetkeeper.readers.source import open_consumer
 from offsetkeeper.readers.turns import Range, turns
+from offsetkeeper.readers.unreadable import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from offsetkeeper.readers.source import Source
 
 log = logging.getLogger("offsetkeeper.readers")
-_INTERFACE = 3
+_INTERFACE = 4
 # What needs confluent-kafka's own client: Python makes the tokens, and plugins may change whatever a client does.
 _PYTHON_ONLY = (TOKEN_PROVIDER, "plugin.library.paths")
 
@@ -99,11 +100,11 @@ class NativeMessages:
         report: Callable[[Any], None],
         epochs: Mapping[Partition, int] = NO_EPOCHS,
     ) -> None:
-        self._source, self._report = source, report
+        self._compiled, self._source, self._report = compiled, source, report
         self._asked: Any = None
         self._partitions = [each[:2] for each in ranges]
         self._flow = Flow(ranges)
-        self._reader = open_consumer(source, report, make=lambda given: compiled.Reader(given, headers=source.headers))
+        self._reader = open_consumer(source, report, make=self._make)
         self._reader.assign(ranges, turns(ranges), [epochs.get(each) for each in self._partitions])
         self.unread: dict[Partition, Rest] = dict(zip(self._partitions, self._reader.places, strict=True))
         self._steer([], 0)
@@ -117,12 +118,18 @@ class NativeMessages:
         """See `Messages.take`."""
         before = monotonic()
         most = self._source.batch_rows, self._source.batch_bytes
-        batch, events, done, arrived, held = self._reader.take(wait_s if self.unread else 0, *most)
+        try:
+            batch, events, done, arrived, held = self._reader.take(wait_s if self.unread else 0, *most)
+        except self._compiled.Unreadable as error:
+            raise unreadable(error.place, error.what) from None
         waited_s = monotonic() - before
         for number in done:
             self.unread.pop(self._partitions[number], None)
         self._steer(done, held)
         return Taken(batch, events, waited_s, arrived=bool(arrived or done))
+
+    def _make(self, given: dict[str, Any]) -> Any:
+        return self._compiled.Reader(given, headers=self._source.headers, raw_times=self._source.raw_times)
 
     def _steer(self, arrived: Sequence[int], held: int) -> None:
         """Let the client fetch what is to be fetched now."""

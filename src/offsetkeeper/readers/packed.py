@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
@@ -95,6 +96,10 @@ class PackedReader:
     def in_any_order(self) -> PackedReader:
         """See `Reader.in_any_order`."""
         return type(self)(self._source, split="evenly") if self._split == "auto" else self
+
+    def bare(self) -> PackedReader:
+        """See `Reader.bare`."""
+        return type(self)(replace(self._source, headers=False, raw_times=True), split=self._split)
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """See `Reader.sample`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.environment import monotonic
 from offsetkeeper.core.offsets import TopicPartition
-from offsetkeeper.errors import BrokerUnavailable
+from offsetkeeper.errors import BrokerUnavailable, RecordUnreadable
 from offsetkeeper.kafka.clients import library, redact
 from offsetkeeper.kafka.closing import close
 from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
@@ -27,6 +27,13 @@ _FEW = {"fetch.message.max.bytes": str(_ENOUGH), "queued.min.messages": "1"}
 _PASSED = frozenset(
     {CodeVerdict.NOTHING, CodeVerdict.GONE, CodeVerdict.UNKNOWN_TOPIC}
 )  # reading itself says what is wrong
+
+
+def _size_of_headers(message: Any) -> int:
+    try:
+        return sum(sizes_of([message]))
+    except RecordUnreadable:  # reading itself says so
+        return 0
 
 
 def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
@@ -62,7 +69,7 @@ def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicP
                     records, size = found.get(tp, (0, 0))
                     if size < _ENOUGH:  # later records say less about the next batch
                         size += len(message.key() or b"") + len(message.value() or b"")
-                        found[tp] = records + 1, size + (sum(sizes_of([message])) if source.headers else 0)
+                        found[tp] = records + 1, size + (_size_of_headers(message) if source.headers else 0)
                 waiting.discard(tp)
     finally:
         close(consumer.close)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.kafka.clients import open_client
 from offsetkeeper.readers.headers import headers_of
+from offsetkeeper.readers.unreadable import BAD_TIME, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = (  # of Spark's source, whatever spark.sql.timestampType makes of a plain "timestamp"
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int"
 )
+_MOST = 2**63
 _HEADERS = "headers array<struct<key: string, value: binary>>"
 _TUNING = {
     # One second by default: what a consumer waits before it fetches on when its queue was full.
@@ -66,6 +68,8 @@ class Source:
         group: a label for the brokers' logs and quotas; the group is never joined.
         isolation: read_committed or read_uncommitted.
         headers: whether to deliver the records' headers.
+        raw_times: whether `timestamp` is what Kafka holds: milliseconds since 1970, as a long. Spark's own timestamp
+            cannot hold all of them.
         stall_s: seconds without any progress after which to give up.
         batch_bytes: size of one record batch; only a batch of one record may have more.
         batch_rows: number of rows in one record batch, at most.
@@ -76,6 +80,7 @@ class Source:
     group: str
     isolation: Isolation
     headers: bool = False
+    raw_times: bool = False
     stall_s: float = 60
     batch_bytes: int = 8 * 2**20
     batch_rows: int = 10_000
@@ -83,7 +88,8 @@ class Source:
     @property
     def columns(self) -> str:
         """The schema of what is read, as Spark writes it."""
-        return f"{_COLUMNS}, {_HEADERS}" if self.headers else _COLUMNS
+        columns = _COLUMNS.replace("timestamp_ltz", "bigint") if self.raw_times else _COLUMNS
+        return f"{columns}, {_HEADERS}" if self.headers else columns
 
 
 def for_ranges(source: Source, count: int) -> Source:
@@ -113,11 +119,11 @@ def open_consumer(
     return open_client("Consumer", source.brokers, {**usual, **source.options, **tuning}, settings, report, make)
 
 
-def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:
+def record_batch(messages: Sequence[Any], *, headers: bool, raw_times: bool = False) -> pa.RecordBatch:
     """Return `messages`, each a `confluent_kafka.Message` and none an error, as one record batch in the same order.
 
     Raises:
-        SettingsError: see `headers_of`.
+        RecordUnreadable: Spark cannot hold a record's time; or see `headers_of`.
     """
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
     from confluent_kafka import Message  # noqa: PLC0415 - only executors need it
@@ -130,13 +136,30 @@ def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:
         "topic": pa.array(list(map(Message.topic, messages)), pa.string()),
         "partition": pa.array(list(map(Message.partition, messages)), pa.int32()),
         "offset": pa.array(list(map(Message.offset, messages)), pa.int64()),
-        "timestamp": pa.array(milliseconds, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        "timestamp": pa.array(milliseconds, pa.int64()) if raw_times else _times(messages, milliseconds),
         # librdkafka counts 0 none, 1 create time, 2 append time; the Java client, and so Spark, one less.
         "timestampType": compute.subtract(pa.array(types, pa.int32()), pa.scalar(1, pa.int32())),
     }
     if headers:
         columns["headers"] = headers_of(messages)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _times(messages: Sequence[Any], milliseconds: Sequence[int]) -> pa.Array:
+    """Return times as Spark holds them, in microseconds.
+
+    Raises:
+        RecordUnreadable: it cannot hold one.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    try:
+        return pa.array(milliseconds, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        at = next(number for number, ms in enumerate(milliseconds) if not -_MOST <= ms * 1000 < _MOST)
+        message = messages[at]
+        place = message.topic(), message.partition(), message.offset()
+        raise unreadable(place, BAD_TIME.format(milliseconds[at])) from None
 
 
 def _binary(values: list[bytes | None]) -> pa.Array:

@@ -35,7 +35,20 @@ from offsetkeeper.kafka import (
 from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_cluster, check_ids
-from offsetkeeper.readers import consume, flow, headers, held, limits, messages, native, ranges, sample, source, turns
+from offsetkeeper.readers import (
+    consume,
+    flow,
+    headers,
+    held,
+    limits,
+    messages,
+    native,
+    ranges,
+    sample,
+    source,
+    turns,
+    unreadable,
+)
 from offsetkeeper.readers.consume import range_gone, read_task
 from offsetkeeper.readers.limits import BatchSize, Limits
 from offsetkeeper.readers.ranges import Split, split, tidy
@@ -235,7 +248,7 @@ class StreamPlanner:
 READING = (
     *(errors, environment, retry, outside, urls, identity, tls, kafka_tls),
     *(codes, own_settings, tokens, clients, closing, topic_ids, consume, messages, native, source, headers),
-    *(turns, flow, held),
+    *(unreadable, turns, flow, held),
 )
 _SHIPPED = (
     *(*READING, offsets, bounds, topics, cluster_protocol),

@@ -23,6 +23,7 @@ from offsetkeeper.errors import (
     MarkMoved,
     OffsetkeeperError,
     OutcomeUnknown,
+    RecordUnreadable,
     Refused,
     RowMismatch,
     SinkError,
@@ -166,14 +167,15 @@ def blame(error: BaseException) -> Blame | None:
 
 
 def judged(error: BaseException, text: str, *, otherwise: Blame = Blame.AWAY) -> OffsetkeeperError:
-    """Return the error of ours for an error at an output.
+    """Return the error of ours for an error at an output; that of a record which could not be read, as it is.
 
     Args:
         error: see `blame`.
         text: what was done, where, and the words of the error.
         otherwise: whose fault it is if that is unknown.
     """
-    return _RAISED[blame(error) or otherwise](text)
+    ours = our_error(error)
+    return ours if isinstance(ours, RecordUnreadable) else _RAISED[blame(error) or otherwise](text)
 
 
 def told_by_system(error: BaseException) -> str:
@@ -229,7 +231,7 @@ class _Told(NamedTuple):
 
 
 def _of_ours(error: OffsetkeeperError, cause: BaseException | None) -> Blame:
-    if isinstance(error, RowMismatch):
+    if isinstance(error, RowMismatch | RecordUnreadable):
         return Blame.RECORD
     if type(error) in {SinkError, Refused} and cause is not None and _of_library(_told(cause)) is Blame.RECORD:
         return Blame.RECORD  # such as a constraint that is put off until the commit

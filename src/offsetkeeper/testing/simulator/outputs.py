@@ -142,6 +142,10 @@ class ModelReader:
         """See `Reader.in_any_order`."""
         return self
 
+    def bare(self) -> Any:
+        """See `Reader.bare`."""
+        return self
+
     def for_query(self, spark: object, start: object, connector_began: object) -> Any:  # noqa: ARG002 - as above
         """See `Reader.for_query`."""
         return self
