@@ -38,14 +38,13 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.sinks import DeltaTable, Files, Sink, Table, Topic, limits
+from offsetkeeper.sinks import DeltaTable, Files, Sink, Table, Topic, few, limits
 from offsetkeeper.sinks.delta import task as delta_task
 from offsetkeeper.sinks.files import values
 from offsetkeeper.sinks.mysql import task as mysql_task
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.database import PostgreSQLDatabase
-from offsetkeeper.sinks.staged_table import RESULT
 from offsetkeeper.sinks.topic import task as topic_task
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.memory import MemoryStore
@@ -108,10 +107,12 @@ def by_jdbc(frame: DataFrame, url: str, driver: str, table: str = "jdbc") -> Way
 def by_copy(frame: DataFrame, url: str) -> Way:
     """Return the way of tasks that copy into the table itself, each in a transaction of its own."""
     database = PostgreSQLDatabase(url)
-    statement = "copy copied (attempt, id, name, amount, ts, note) from stdin (format binary)"
-    arguments: tuple[Any, ...] = (database.executors, database.address, statement, [])
-    write = ship(task.copy_rows, arguments, (errors, environment, limits, task))
-    return lambda: frame.mapInArrow(write, RESULT).collect()
+    statements = task.Statements(
+        "select", "copy copied (attempt, id, name, amount, ts, note) from stdin (format binary)"
+    )
+    arguments: tuple[Any, ...] = (database.executors, database.address, statements, [], few.NONE)
+    write = ship(task.copy_rows, arguments, (errors, environment, few, limits, task))
+    return lambda: frame.mapInArrow(write, few.RESULT).collect()
 
 
 Ways = Iterator[tuple[Mapping[str, Way], int, Callable[[], Mapping[str, int]]]]

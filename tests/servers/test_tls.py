@@ -31,6 +31,7 @@ from offsetkeeper.clients.postgresql_tls import check_files
 from offsetkeeper.clients.tls import read_tls
 from offsetkeeper.errors import Refused, SettingsError, SinkError, StoreUnavailable
 from offsetkeeper.sinks.cassandra.url import read_place
+from offsetkeeper.sinks.few import NONE
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.mariadb import MariaDBServer
@@ -496,7 +497,9 @@ def test_tasks_that_write_a_table_of_mysql_check_too(
         mariadb_with_tls.show(pair)
         _, settings = read_url(f"{_mysql(None, '127.0.0.1', mariadb_with_tls.server.port)}ssl_ca={ca}")
         batch = pa.record_batch({"n": pa.array([1])})
-        rows = task.insert_rows(pickle.loads(pickle.dumps(settings)), "mysql://there", "shop.none", [], iter([batch]))  # noqa: S301 - ours
+        sent = pickle.loads(pickle.dumps(settings))  # noqa: S301 - ours
+        statements = task.Statements("select 1 from shop.none", "")
+        rows = task.insert_rows(sent, "mysql://there", statements, [], NONE, iter([batch]))
         with pytest.raises(kind, match=told):
             list(rows)
 

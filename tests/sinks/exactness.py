@@ -30,6 +30,7 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
+from offsetkeeper.sinks import few
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.sink import Joiner
 from offsetkeeper.stores.memory import MemoryStore
@@ -49,6 +50,7 @@ DRAWN = settings(
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
+_USUAL = few.LIMIT
 FIRST, LAST = datetime(2, 1, 1), datetime(9998, 12, 31)  # noqa: DTZ001 - wall clocks
 SMALL_DAYS = st.dates(date(1, 1, 1), date(9999, 12, 31))
 # Texts that databases may change, merge or read as something else.
@@ -325,7 +327,13 @@ class Exactness:
         holds()
         self._shown(tried, landed)
 
+    @pytest.fixture(autouse=True)
+    def usual_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is few is drawn with each batch, and is as it was afterwards."""
+        monkeypatch.setattr(few, "LIMIT", few.LIMIT)
+
     def _drawn_store(self, data: st.DataObject) -> Store | None:
+        few.LIMIT = data.draw(st.sampled_from([_USUAL, few.NONE, few.Few(2, 1 << 20)]))
         return self.store if self.store and data.draw(st.booleans()) else None
 
     def _made(self, name: str, columns: dict[str, str], key: Sequence[str] = ()) -> None:

@@ -1,7 +1,7 @@
-"""A driver with a task that fails twice, and is tried again: `retrying_driver.py URL MARK`.
+"""A driver with a task that fails twice, and is tried again: `retrying_driver.py URL MARK ROWS`.
 
-First the rows themselves fail half-way; then all are copied and committed, and the worker fails before Spark hears of
-it. A session of the tests' process retries nothing, so this is a process of its own.
+First the rows themselves fail half-way; then all are copied and committed, or ready to be given to the driver, and the
+worker fails before Spark hears of it. A session of the tests' process retries nothing, so this is a process of its own.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def failing_copy(mark: str) -> Callable[..., Batches]:
     return copy_and_fail
 
 
-def main(url: str, mark: str) -> None:
-    """Write the numbers from 0 to 9999 into the table orders."""
+def main(url: str, mark: str, rows: str) -> None:
+    """Write so many numbers into the table orders."""
     builder: SparkSession.Builder = SparkSession.builder
     os.environ["PYSPARK_PYTHON"] = sys.executable
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")
     builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     spark = builder.config("spark.ui.enabled", "false").master("local[2,4]").getOrCreate()
-    frame = spark.range(10_000, numPartitions=2).toDF("id").mapInArrow(failing_rows(f"{mark}-before"), "id long")
+    frame = spark.range(int(rows), numPartitions=2).toDF("id").mapInArrow(failing_rows(f"{mark}-before"), "id long")
     task.copy_rows = failing_copy(f"{mark}-after")
     Table(url, "orders").rows.write(frame, Batch("shop", "token", 1, ()))
     spark.stop()

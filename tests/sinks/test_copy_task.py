@@ -1,5 +1,6 @@
 """The task of an executor, in a Python of its own in which offsetkeeper cannot be imported."""
 
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ import psycopg
 import pytest
 
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.sinks import limits, postgresql
+from offsetkeeper.sinks import few, limits, postgresql
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.database import PostgreSQLDatabase
 
@@ -30,13 +31,13 @@ print([batch.to_pylist() for batch in write(iter(batches))])
 """
 
 
-def run_on_executor(
-    folder: Path, url: str, without: Sequence[str] = (), statement: str = "copy staged from stdin (format binary)"
-) -> Any:
+def run_on_executor(folder: Path, url: str, without: Sequence[str] = (), most: few.Few = few.NONE) -> Any:
     """Return the process that has run the task as an executor would."""
     cloudpickle: Any = import_module("pyspark.cloudpickle")
     database = PostgreSQLDatabase(url)
-    arguments = (database.executors, database.address, statement, [limits.Limits("id", "bigint", nullable=False)])
+    statements = task.Statements("select 1", "copy staged from stdin (format binary)")
+    kept = [limits.Limits("id", "bigint", nullable=False)]
+    arguments = (database.executors, database.address, statements, kept, most)
     write = ship(task.copy_rows, arguments, postgresql._SHIPPED)
     file = folder / "task"
     file.write_bytes(cloudpickle.dumps(write))
@@ -56,7 +57,13 @@ def test_rows_are_copied_and_the_number_of_their_attempt_is_told(tmp_path: Path,
     done = run_on_executor(tmp_path, database)
     assert rows("select c0 from staged order by c0") == [(1,), (2,), (3,)], done.stderr
     [[number]] = rows("select distinct attempt from staged")
-    assert done.stdout == f"[[{{'attempt': {number}, 'rows': 3}}]]\n"
+    assert done.stdout == f"[[{{'attempt': {number}, 'rows': 3, 'few': []}}]]\n"
+
+
+def test_few_rows_come_with_the_answer_and_need_no_server(tmp_path: Path) -> None:
+    done = run_on_executor(tmp_path, "postgresql://nobody@127.0.0.1:9/shop", most=few.LIMIT)
+    array = struct.pack(">iiiii", 1, 0, 20, 3, 1) + b"".join(struct.pack(">iq", 8, each) for each in (1, 2, 3))
+    assert f"'rows': 3, 'few': [{array!r}]" in done.stdout, done.stderr
 
 
 def test_a_missing_client_library_is_told(tmp_path: Path, database: str) -> None:

@@ -184,6 +184,7 @@ def test_of_many_rows_with_one_key_the_last_stays(
     assert rows("select * from stock order by item") == [(0, 19998), (1, 19999), (2, 19997)]
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_rows_with_one_key_and_no_order_are_refused_in_mysql(
     spark: SparkSession, database: str, batch: Batch, rows: Query, staging_tables: Callable[[], list[str]]
 ) -> None:
@@ -380,6 +381,7 @@ def test_nothing_is_there_where_the_transaction_fails_or_is_fenced(
     assert rows("select count(*) from orders") == [(100,)]
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out_in_mysql(
     spark: SparkSession,
     database: str,

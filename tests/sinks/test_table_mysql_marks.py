@@ -224,6 +224,7 @@ def test_a_start_does_not_wait_for_a_landing_that_another_run_has_under_way_in_m
     assert count() == kept
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_a_server_that_is_killed_between_staging_and_landing_takes_nothing_that_was_told_as_staged(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
 ) -> None:
@@ -269,6 +270,7 @@ def test_a_table_that_is_made_again_beside_its_mark_is_not_noticed(
     assert (landed.target, count()) == ("", 3)
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_a_run_that_stages_leaves_alone_what_another_has_staged_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
 ) -> None:
@@ -281,6 +283,7 @@ def test_a_run_that_stages_leaves_alone_what_another_has_staged_in_mysql(
     assert count() == 3
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch_in_mysql(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_commit_that_is_refused_has_written_nothing(
 
 
 @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
+@pytest.mark.usefixtures("all_staged")
 def test_a_copy_that_is_cut_has_written_nothing(
     cut: Cut,
     proxy: TcpProxy,

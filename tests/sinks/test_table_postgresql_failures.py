@@ -53,21 +53,23 @@ def fail_after(finish: Callable[[Any], None], transaction: Any) -> None:
 
 
 @pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("size", [10_000, 100])
 def test_the_rows_of_failed_attempts_are_never_merged(
-    database: str, tmp_path: Path, orders: Callable[[], Any], staging_tables: Names
+    database: str, tmp_path: Path, orders: Callable[[], Any], staging_tables: Names, size: int
 ) -> None:
-    """A task fails, before and after its copy is committed, and is tried again. No log has the password."""
+    """A task fails before and after its work, and is tried again; few rows come along. No log has the password."""
     mark, url = tmp_path / "failed", database.replace("postgres@", f"postgres:{SECRET}@")
-    driver = [sys.executable, str(Path(__file__).with_name("retrying_driver.py")), url, str(mark)]
+    driver = [sys.executable, str(Path(__file__).with_name("retrying_driver.py")), url, str(mark), str(size)]
     done = subprocess.run(driver, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
     for what in ("an attempt fails half-way", "an attempt fails after its commit"):
         assert what in done.stderr
     assert SECRET not in done.stdout + done.stderr
-    assert orders() == (10_000, 10_000)
+    assert orders() == (size, size)
     assert staging_tables() == []
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out_in_postgresql(
     table: Table,
     frame: DataFrame,
@@ -118,6 +120,7 @@ def test_a_fenced_run_writes_nothing(
     assert orders() == (0, 0)
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_a_job_that_fails_leaves_nothing_behind(
     spark: SparkSession, table: Table, batch: Batch, orders: Callable[[], Any], staging_tables: Names
 ) -> None:
@@ -129,6 +132,7 @@ def test_a_job_that_fails_leaves_nothing_behind(
     assert staging_tables() == []
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_an_executor_that_cannot_copy_says_so_as_a_sink(
     table: Table,
     frame: DataFrame,
@@ -153,6 +157,7 @@ def test_an_executor_that_cannot_copy_says_so_as_a_sink(
     assert staging_tables() == []
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_what_a_killed_run_left_is_dropped_by_the_next_run_of_its_group(
     table: Table, frame: DataFrame, batch: Batch, database: str, staging_tables: Names
 ) -> None:
@@ -165,6 +170,7 @@ def test_what_a_killed_run_left_is_dropped_by_the_next_run_of_its_group(
     assert staging_tables() == []
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_a_left_over_that_is_still_written_to_stays_and_disturbs_nobody(
     table: Table, frame: DataFrame, batch: Batch, database: str, orders: Callable[[], Any], staging_tables: Names
 ) -> None:
@@ -180,6 +186,7 @@ def test_a_left_over_that_is_still_written_to_stays_and_disturbs_nobody(
     assert orders() == (200, 100)
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_a_merge_waits_for_no_task_that_was_given_up(
     table: Table,
     frame: DataFrame,
@@ -201,6 +208,7 @@ def test_a_merge_waits_for_no_task_that_was_given_up(
     assert staging_tables() == []
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_rows_that_a_crash_of_the_server_took_from_the_staging_table_are_missed(
     table: Table, frame: DataFrame, batch: Batch, postgresql_server: PostgreSQLServer, database: str
 ) -> None:

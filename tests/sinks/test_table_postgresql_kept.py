@@ -76,6 +76,7 @@ def until(true: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_a_server_that_crashes_between_two_tasks_does_not_land_the_rows_of_one(
     spark: SparkSession, database: str, connection: Connection, batch: Batch
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_server_that_crashes_between_two_tasks_does_not_land_the_rows_of_one(
         assert look.execute("select count(*), count(distinct id) from orders").fetchall() == [(100, 100)]
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_the_count_is_right_for_each_task_and_not_only_in_all(
     spark: SparkSession, database: str, connection: Connection, ledger: Ledger, batch: Batch, rows: Query
 ) -> None:

@@ -319,6 +319,7 @@ def test_a_policy_that_lets_the_mark_of_the_group_through_is_no_obstacle(
     assert count(shop) == 3
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_a_server_that_restarts_between_staging_and_landing_costs_another_try(
     spark: SparkSession, database: str, shop: Connection, postgresql_server: PostgreSQLServer
 ) -> None:
@@ -352,6 +353,7 @@ def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer
     assert count(shop) == 6
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_a_run_that_stages_leaves_alone_what_another_has_staged_in_postgresql(
     spark: SparkSession, database: str, shop: Connection, staging_tables: Callable[[], list[str]]
 ) -> None:
@@ -367,6 +369,7 @@ def test_a_run_that_stages_leaves_alone_what_another_has_staged_in_postgresql(
             way.land(KEY, before, OutputMark.of(batch), rows)
 
 
+@pytest.mark.usefixtures("all_staged")
 def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch_in_postgresql(
     spark: SparkSession, database: str, shop: Connection, staging_tables: Callable[[], list[str]]
 ) -> None:

@@ -30,7 +30,8 @@ from offsetkeeper.clients.mysql import read_url
 from offsetkeeper.clients.mysql_tls import connectable
 from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
-from offsetkeeper.sinks.mysql.task import insert_rows
+from offsetkeeper.sinks.few import NONE
+from offsetkeeper.sinks.mysql.task import Statements, insert_rows
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore, connections
 from offsetkeeper.stores.hbase.tables import DOCUMENT, HISTORY, LEDGER, OFFSETS
@@ -459,7 +460,8 @@ def test_a_mysql_whose_certificate_is_not_checked_gets_no_password_in_clear(way:
             store.load("g")
         store.close()
         if not settings:
-            rows = insert_rows(read_url(url)[1], "mysql://there", "t", [], iter([pa.record_batch({"n": [1]})]))
+            batches = iter([pa.record_batch({"n": [1]})])
+            rows = insert_rows(read_url(url)[1], "mysql://there", Statements("", ""), [], NONE, batches)
             with pytest.raises(SinkError, match="asks for the password in clear"):
                 list(rows)
     assert "nothing was written: the server asks for the password in clear" in str(told.value)

@@ -68,7 +68,7 @@ _MYSQL: Mapping[int, Blame] = MappingProxyType(
         **dict.fromkeys((1016, 1023, 1026, 1030, 1036, 1047, 1077, 1078, 1079, 1080, 1105, 1146), Blame.AWAY),
         **dict.fromkeys((1194, 1195, 1412, 1615, 1874, 3032, 3100, 3101, 3168), Blame.AWAY),
         **dict.fromkeys((1044, 1045, 1049, 1130, 1142, 1143, 1227, 1251, 1305, 1356, 1370), Blame.REFUSES),
-        **dict.fromkeys((1449, 1698, 1820, 1862, 3118, 4151), Blame.REFUSES),
+        **dict.fromkeys((1449, 1698, 1787, 1820, 1862, 3118, 3748, 4151), Blame.REFUSES),
         **dict.fromkeys((1054, 1064, 1110, 1136, 1364, 1442, 1906, 3105), Blame.PROGRAM),
     }
 )
@@ -166,16 +166,22 @@ def blame(error: BaseException) -> Blame | None:
     return found_in_text
 
 
-def judged(error: BaseException, text: str, *, otherwise: Blame = Blame.AWAY) -> OffsetkeeperError:
+def judged(
+    error: BaseException, text: str, *, otherwise: Blame = Blame.AWAY, of_rows: bool = True
+) -> OffsetkeeperError:
     """Return the error of ours for an error at an output; that of a record which could not be read, as it is.
 
     Args:
         error: see `blame`.
         text: what was done, where, and the words of the error.
         otherwise: whose fault it is if that is unknown.
+        of_rows: whether rows were sent: otherwise it is no record's fault, whatever the error looks like.
     """
     ours = our_error(error)
-    return ours if isinstance(ours, RecordUnreadable) else _RAISED[blame(error) or otherwise](text)
+    if isinstance(ours, RecordUnreadable):
+        return ours
+    found = blame(error) or otherwise
+    return _RAISED[Blame.REFUSES if found is Blame.RECORD and not of_rows else found](text)
 
 
 def told_by_system(error: BaseException) -> str:

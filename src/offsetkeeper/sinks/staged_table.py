@@ -1,4 +1,6 @@
-"""A table of a database server: executors stage the rows of a batch, and the driver merges them in one transaction.
+"""A table of a database server: the driver merges the rows of a batch in one transaction.
+
+Executors stage the rows first. Few rows of a task come to the driver with its answer, and need no staging table.
 
 What PostgreSQL and MySQL have in common: how a batch is staged, written and dropped, and the driver's connections.
 """
@@ -15,7 +17,8 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import SinkError, StoreUnavailable
-from offsetkeeper.sinks.staging import asked, copied, staging_prefix
+from offsetkeeper.sinks.few import RESULT
+from offsetkeeper.sinks.staging import Copied, asked, copied, staging_prefix
 from offsetkeeper.sinks.table import Target
 
 if TYPE_CHECKING:
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 C = TypeVar("C")  # a connection
 T = TypeVar("T")
 Write = Callable[[Iterator[Any]], Iterator[Any]]
-RESULT = "attempt long, rows long"
 
 
 class ServerDatabase(Generic[C]):
@@ -94,15 +96,15 @@ class StagingTable(Protocol):
         ...
 
     def drop(self, connection: Any) -> None:
-        """Drop it. A table that is still in use is left for a later run."""
+        """Drop it, if a task has made it. A table that is still in use is left for a later run."""
         ...
 
-    def finish(self, connection: Any, attempts: Mapping[int, int], *, tidy: bool) -> None:
-        """Merge the rows of these attempts into the target, in the connection's transaction; see `Joiner`.
+    def finish(self, connection: Any, copied: Copied, *, tidy: bool) -> None:
+        """Merge the rows into the target, in the connection's transaction; see `Joiner`.
 
         Args:
             connection: a connection in a transaction.
-            attempts: number of rows of each attempt that staged them.
+            copied: where the rows are.
             tidy: whether to also drop staging tables of other runs of the group.
         """
         ...
@@ -131,27 +133,27 @@ class StagedTable(Generic[C, S]):
         """See `Joiner`."""
         staged, write = self._database.run(lambda connection: self._begin(connection, frame, batch))
         try:
-            attempts = copied(frame, write, RESULT)
-            self._check(staged, attempts)
+            answers = Copied.of(copied(frame, write, RESULT))
+            self._check(staged, answers)
         except BaseException:
             with suppress(SinkError):
                 self._database.run(staged.drop)
             raise
-        return lambda connection: self._finish(staged, connection, attempts)
+        return lambda connection: self._finish(staged, connection, answers)
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
         self._database.transaction(self.stage(frame, batch))
 
     def _begin(self, connection: C, frame: DataFrame, batch: Batch) -> tuple[S, Write]:
-        """Return a new staging table for a frame, and the work of a task that fills it."""
+        """Return a staging table for a frame, which no task has made yet, and the work of a task on its rows."""
         raise NotImplementedError
 
-    def _check(self, staged: S, attempts: Mapping[int, int]) -> None:
+    def _check(self, staged: S, answers: Copied) -> None:
         """Check the rows that were staged, before the merge."""
 
-    def _finish(self, staged: S, connection: C, attempts: Mapping[int, int]) -> None:
-        staged.finish(connection, attempts, tidy=self._is_first(staged.prefix))
+    def _finish(self, staged: S, connection: C, answers: Copied) -> None:
+        staged.finish(connection, answers, tidy=self._is_first(staged.prefix))
 
     def _names(self, batch: Batch, schema: str, table: str) -> tuple[str, str, str]:
         """Return the prefixes of the staging tables of the group and of this run, and the name of a new one."""

@@ -1,10 +1,10 @@
-"""Code shared by the staging tables of all databases: names, the job that fills them, and errors."""
+"""Code shared by the staging of all databases: names, the job that does it, and errors."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.spark_session import map_in_arrow
@@ -15,6 +15,36 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 T = TypeVar("T")
+
+
+class Copied(NamedTuple):
+    """Where the rows of a frame are, when all tasks have answered.
+
+    Attributes:
+        staged: number of rows of each attempt that has staged them.
+        few: number of rows of each attempt whose rows came with its answer.
+        answers: these rows, for each such attempt.
+    """
+
+    staged: Mapping[int, int]
+    few: Mapping[int, int]
+    answers: Sequence[Sequence[bytes]]
+
+    @classmethod
+    def of(cls, done: Iterable[tuple[int, int, Sequence[bytes]]]) -> Copied:
+        """Return where they are by the answers of all tasks; see `few.RESULT`."""
+        all_ = list(done)
+        few = [each for each in all_ if each[2]]
+        return cls(
+            {attempt: rows for attempt, rows, parts in all_ if not parts},
+            {attempt: rows for attempt, rows, _ in few},
+            [list(map(bytes, parts)) for *_, parts in few],
+        )
+
+    @property
+    def attempts(self) -> dict[int, int]:
+        """Number of rows of each attempt."""
+        return {**self.staged, **self.few}
 
 
 def staging_prefix(group: str, schema: str, table: str) -> str:
@@ -68,12 +98,12 @@ def check_inserted(target: Target, staged: int, inserted: int) -> None:
         raise fewer_rows(target, staged, inserted)
 
 
-def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], result: str) -> dict[int, int]:
-    """Let the executors copy a frame's rows; return the number of rows of each attempt.
+def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], result: str) -> list[tuple[Any, ...]]:
+    """Let the executors copy a frame's rows; return what each attempt answers, its number first.
 
     Args:
         frame: the rows.
-        copy: the work of a task on its rows, given as Arrow batches; it returns its attempt and its number of rows.
+        copy: the work of a task on its rows, given as Arrow batches; it returns its attempt's number and more.
         result: the schema of this result.
 
     Raises:
@@ -87,7 +117,7 @@ def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], res
         if ours is None:
             raise
         raise ours from error
-    attempts = dict(map(tuple, done))
-    if len(attempts) < len(done):
+    answers = list(map(tuple, done))
+    if len({attempt for attempt, *_ in answers}) < len(answers):
         raise SinkError("two tasks have the same attempt number; nothing was written")
-    return attempts
+    return answers

@@ -82,6 +82,8 @@ class Table:
     value is never rounded or cut: a row with a value that its column does not keep as it is refuses the batch. Columns
     of the table that have a default or may be null may be left out.
 
+    Few rows of a task go to the driver with its answer. More are staged in a table of their own.
+
     PostgreSQL: executors copy the rows, so they need `psycopg` and a connection to the database, one for each task that
     runs at the same time (`frame.coalesce` limits them). Staging tables are created in the first schema of the user's
     search path. Store and sink must use the same user, or the store's user must have all rights of the sink's user.

@@ -48,7 +48,8 @@ def write_all(place: connection.Place, rows: Rows, window: task.Window) -> Colle
     Raises:
         SinkError, RowMismatch, Refused, SettingsError: raised on an executor; some rows may be written.
     """
-    return copied(rows.frame, ship(task.write_rows, (place, rows.plan, window), _SHIPPED), task.RESULT)
+    answers = copied(rows.frame, ship(task.write_rows, (place, rows.plan, window), _SHIPPED), task.RESULT)
+    return [attempt for attempt, *_ in answers]
 
 
 @dataclass(frozen=True, slots=True)

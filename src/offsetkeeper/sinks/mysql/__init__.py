@@ -1,19 +1,23 @@
-"""Rows into a table of MySQL or MariaDB: staged by the executors, merged by the driver in one transaction.
+"""Rows into a table of MySQL or MariaDB: prepared by the executors, merged by the driver in one transaction.
 
 The columns of the staging table have the types of the table, so that a value that does not fit is refused while it is
-staged. Each task inserts its rows in a transaction of its own connection, with a unique attempt number, and reports the
-number. When the job is done, the rows of the reported attempts are inserted into the table. The staging table is
-dropped after the commit, with those of other runs of the group, because DROP TABLE commits.
+staged. A task with few rows gives them to the driver, which stages them in a temporary table of its session. A task
+with more inserts them in a transaction of its own connection, with a unique attempt number, into a staging table that
+the first such task makes, and reports the number. When the job is done, the rows that came along and those of the
+reported attempts are inserted into the table. The staging table is dropped after the commit, with those of other runs
+of the group, because DROP TABLE commits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
 from typing import TYPE_CHECKING
+
+import pymysql
 
 from offsetkeeper import errors
 from offsetkeeper.clients import mysql_tls, sql_codes
-from offsetkeeper.clients.mysql import Connection
+from offsetkeeper.clients.mysql import Connection, code_of
 from offsetkeeper.clients.mysql_server import database_identity
 from offsetkeeper.core import environment, executors, outside, tls
 from offsetkeeper.core.batch import Batch
@@ -21,22 +25,33 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
 from offsetkeeper.kafka import codes
-from offsetkeeper.sinks import blame, limits
+from offsetkeeper.sinks import blame, few, limits
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.sinks.mysql.columns import Relation, check_key, find_table, misfit, quoted
 from offsetkeeper.sinks.mysql.columns import limits as limits_of
 from offsetkeeper.sinks.mysql.database import MySQLDatabase
 from offsetkeeper.sinks.mysql.dialect import DIALECT
-from offsetkeeper.sinks.mysql.staging import CREATE, Staging, conflict_of, drop, left_overs, listed
+from offsetkeeper.sinks.mysql.staging import (
+    CREATE,
+    DROP_TEMPORARY,
+    TEMPORARY,
+    Staging,
+    conflict_of,
+    drop,
+    left_overs,
+    listed,
+)
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staged_table import StagedTable, Write
+from offsetkeeper.sinks.staging import Copied
 from offsetkeeper.sinks.table import Target, limits_of_rows, match_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHIPPED = (errors, environment, executors, codes, sql_codes, blame, limits, outside, task, tls, mysql_tls)
+log = logging.getLogger(__name__)
+_SHIPPED = (errors, environment, executors, codes, sql_codes, blame, few, limits, outside, task, tls, mysql_tls)
 _PROBE = "INSERT INTO {table} ({columns}) SELECT {nulls} FROM DUAL WHERE 1 = 0{conflict}"
 
 
@@ -50,6 +65,7 @@ class MySQLTable(StagedTable[Connection, Staging]):
 
     def __init__(self, url: str, target: Target) -> None:
         super().__init__(MySQLDatabase(url), target)
+        self._temporary: bool | None = None  # whether this user may make temporary tables; None before the first batch
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
@@ -93,9 +109,33 @@ class MySQLTable(StagedTable[Connection, Staging]):
         drop(connection, left_overs(connection, relation.schema, mine))
         place = f"{quoted(relation.schema)}.{quoted(name)}"
         staging = Staging(self._target, relation, prefix, place, fields, columns)
-        staging.create(connection)
         kept = limits_of_rows(fields, columns, self._target, limits_of)
-        return staging, ship(task.insert_rows, (self._database.executors, address, place, kept), _SHIPPED)
+        arguments = (self._database.executors, address, staging.statements(), kept, self._few(connection, relation))
+        return staging, ship(task.insert_rows, arguments, _SHIPPED)
 
-    def _check(self, staged: Staging, attempts: Mapping[int, int]) -> None:
-        self._database.run(lambda connection: staged.check(connection, attempts))
+    def _check(self, staged: Staging, answers: Copied) -> None:
+        if not answers.few:  # otherwise not all rows are there yet
+            self._database.run(lambda connection: staged.check(connection, answers.staged))
+
+    def _few(self, connection: Connection, relation: Relation) -> few.Few:
+        """Return the most rows of a task that are not staged: none where they cannot be merged from elsewhere."""
+        if self._temporary is None:
+            self._temporary = self._may_make_temporary(connection, relation)
+        fits = few.LIMIT.bytes * 4 < connection.packet  # a row may be so much larger as SQL
+        return few.LIMIT if self._temporary and fits else few.NONE
+
+    def _may_make_temporary(self, connection: Connection, relation: Relation) -> bool:
+        name = f"{quoted(relation.schema)}.{quoted(f'offsetkeeper_{environment.token(8)}')}"
+        connection.begin()  # servers with GTIDs may refuse it only there
+        try:
+            connection.execute(TEMPORARY.format(staging=name, columns="c0 int"))
+            connection.execute(DROP_TEMPORARY.format(staging=name))
+        except pymysql.Error as error:
+            if blame.of_mysql(code_of(error)) is blame.Blame.AWAY:
+                raise
+            log.info("each batch makes a staging table, as this user may make no temporary one: %s", error)
+            return False
+        finally:
+            if connection.open:
+                connection.rollback()
+        return True

@@ -10,8 +10,11 @@ from offsetkeeper.clients.mysql import Connection, Connections, read_url
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.sinks.staged_table import ServerDatabase
 
-# All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text.
+# All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text. Rows that
+# are sent along are in UTF-8, also after a block that has set another character set.
 RELIED_ON = {
+    "character_set_client": "utf8mb4",
+    "collation_connection": "utf8mb4_general_ci",
     "sql_mode": "'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'",
     "time_zone": "'+00:00'",
     "unique_checks": "1",

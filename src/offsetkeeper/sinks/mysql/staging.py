@@ -1,8 +1,8 @@
-"""A staging table of MySQL, and how its rows get into the target."""
+"""Rows for a table of MySQL, in a staging table or sent along, and how they get into the target."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,15 +11,20 @@ import pymysql
 from offsetkeeper.clients.mysql import Connection, code_of
 from offsetkeeper.errors import OffsetkeeperError, RowMismatch
 from offsetkeeper.sinks.blame import judged, words
+from offsetkeeper.sinks.mysql import task
 from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, quoted
 from offsetkeeper.sinks.mysql.database import KEEP, RESTORE, SET
-from offsetkeeper.sinks.staging import check_attempts, check_inserted
+from offsetkeeper.sinks.staging import Copied, check_attempts, check_inserted
 from offsetkeeper.sinks.table import ORDER, Target, changed, changed_keys, ordered, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 CREATE = "CREATE TABLE {staging} (attempt bigint NOT NULL, {columns}) ENGINE = InnoDB"
+_INSERT = "INSERT INTO {staging} VALUES "
+# Of the session alone, so it is in no catalog. With the word TEMPORARY neither statement commits.
+TEMPORARY = CREATE.replace("TABLE", "TEMPORARY TABLE", 1)
+DROP_TEMPORARY = "DROP TEMPORARY TABLE IF EXISTS {staging}"
 _MERGE = "INSERT INTO {table} ({columns}) SELECT {values} FROM {staging} s WHERE {done}{order}{conflict}"
 _COUNT = "SELECT attempt, COUNT(*) FROM {staging} s WHERE {done} GROUP BY attempt"
 # SQL_BIG_RESULT sorts: a table of the groups takes five times as long (200,000 rows on MariaDB 11.4).
@@ -41,7 +46,7 @@ _ORDER_TYPES = ("varchar(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "int",
 
 
 class Staging(NamedTuple):
-    """A staging table, and how its rows get into the target.
+    """A staging table, which a task makes if it has more than few rows, and how all rows get into the target.
 
     Attributes:
         target: the table as the user named it.
@@ -59,12 +64,10 @@ class Staging(NamedTuple):
     fields: Sequence[StructField]
     columns: Sequence[MySQLColumn | None]
 
-    def create(self, connection: Connection) -> None:
-        """Create the staging table."""
-        order = dict(zip(ORDER, _ORDER_TYPES, strict=True))
-        pairs = enumerate(zip(self.fields, self.columns, strict=True))
-        columns = (f"c{place} {column.staged if column else order[field.name]}" for place, (field, column) in pairs)
-        connection.execute(CREATE.format(staging=self.name, columns=listed(columns)))
+    def statements(self) -> task.Statements:
+        """Return the statements with which a task stages its rows."""
+        make = CREATE.replace("TABLE", "TABLE IF NOT EXISTS", 1).format(staging=self.name, columns=self._declared)
+        return task.Statements(make, _INSERT.format(staging=self.name))
 
     def drop(self, connection: Connection) -> None:
         """Drop the staging table. A table that is still in use is left for a later run."""
@@ -84,30 +87,73 @@ class Staging(NamedTuple):
         if connection.execute(statement).fetchall():
             raise same_key(self.target, in_order=bool(self._order))
 
-    def finish(self, connection: Connection, attempts: Mapping[int, int], *, tidy: bool) -> None:
+    def finish(self, connection: Connection, copied: Copied, *, tidy: bool) -> None:
         """Merge the rows of these attempts into the table, in the connection's transaction.
 
         Args:
             connection: a connection in a transaction. After the commit, it drops the staging table.
-            attempts: number of rows of each attempt that staged them.
+            copied: where the rows are.
             tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
             SinkError: the rows were not written.
             Refused: the table left some of them out.
-            RowMismatch: it does not take a value; or a key of the table differs from one of these rows only by blanks.
+            RowMismatch: it does not take a value; several rows have the same key, and none of them is the last; or a
+                key of the table differs from one of these rows only by blanks.
         """
         connection.limit(None)
         try:
-            if attempts:
+            if copied.attempts:
                 for statement in (KEEP, SET):
                     connection.execute(statement)
-                self._merge(connection, attempts)
+                self._merge_all(connection, copied)
                 connection.execute(RESTORE)
             others = left_overs(connection, self.relation.schema, self.prefix) if tidy else []
         except pymysql.Error as error:
             raise self._failure(error) from error
-        connection.staged = (*connection.staged, self.name, *(name for name in others if name != self.name))
+        mine = [self.name] if copied.staged else []
+        connection.staged = (*connection.staged, *mine, *(name for name in others if name not in mine))
+
+    def _merge_all(self, connection: Connection, copied: Copied) -> None:
+        """Merge all rows. Few rows that came along are staged too: in a table of the session if no others are."""
+        if not copied.few:
+            self._merge(connection, copied.staged)
+            return
+        name = self.name if copied.staged else f"{quoted(self.relation.schema)}.{quoted(f'{self.prefix}few')}"
+        place = self._replace(name=name)
+        if not copied.staged:
+            place._make_temporary(connection)  # noqa: SLF001 - of this class
+        place._insert(connection, copied)  # noqa: SLF001
+        place.check(connection, copied.attempts)
+        place._merge(connection, copied.attempts)  # noqa: SLF001
+        if not copied.staged:
+            connection.execute(DROP_TEMPORARY.format(staging=name))
+
+    def _make_temporary(self, connection: Connection) -> None:
+        try:
+            connection.execute(DROP_TEMPORARY.format(staging=self.name))  # a batch that failed may have left it
+            connection.execute(TEMPORARY.format(staging=self.name, columns=self._declared))
+        except pymysql.Error as error:
+            text = f"table {self.target}: {words(error)}; nothing was written"
+            raise judged(error, text, of_rows=False) from error
+
+    def _insert(self, connection: Connection, copied: Copied) -> None:
+        """Stage the rows that came along."""
+        head = _INSERT.format(staging=self.name).encode()
+        most = min(connection.packet, task.MOST_BYTES) - len(head)
+        try:
+            for rows in _joined((part for parts in copied.answers for part in parts), most):
+                connection.execute(head + rows)  # type: ignore[arg-type]  # it takes bytes as well
+        except pymysql.Error as error:
+            why = task.named(words(error), [field.name for field in self.fields])
+            raise judged(error, f"table {self.target}: {why}; nothing was written") from error
+
+    @property
+    def _declared(self) -> str:
+        """The columns of a staging table, for SQL."""
+        order = dict(zip(ORDER, _ORDER_TYPES, strict=True))
+        pairs = enumerate(zip(self.fields, self.columns, strict=True))
+        return listed(f"c{place} {column.staged if column else order[field.name]}" for place, (field, column) in pairs)
 
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
         found = connection.execute(_COUNT.format(staging=self.name, done=_done(attempts))).fetchall()
@@ -197,6 +243,18 @@ def conflict_of(target: Target, relation: Relation, values: Mapping[str, str]) -
     first = quoted(target.key[0])
     settings = (f"{relation}.{quoted(name)} = {value}" for name, value in changes.items())
     return f" ON DUPLICATE KEY UPDATE {listed(settings) or f'{relation}.{first} = {relation}.{first}'}"
+
+
+def _joined(parts: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """Return rows as SQL in as few pieces as possible, of at most `most` bytes unless one is larger."""
+    piece = b""
+    for part in parts:
+        if piece and len(piece) + len(part) >= most:
+            yield piece
+            piece = b""
+        piece = piece + b"," + part if piece else part
+    if piece:
+        yield piece
 
 
 def _done(attempts: Mapping[int, int]) -> str:

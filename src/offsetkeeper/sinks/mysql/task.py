@@ -1,15 +1,17 @@
-"""The work of a task on an executor: inserts its rows into the staging table, many per statement, in one transaction.
+"""The work of a task on an executor: gives few rows to the driver as SQL, and inserts more into the staging table.
 
-The statements are built from Arrow's columns, not row by row. LOAD DATA LOCAL INFILE takes half the server's time
-(measured on MariaDB 11.4). But it changes values that do not fit, with only a warning, needs a file on the executor's
-disk, and MySQL 8 refuses it by default, so a second way would be needed.
+It inserts many rows per statement, in one transaction. The statements are built from Arrow's columns, not row by row.
+LOAD DATA LOCAL INFILE takes half the server's time (measured on MariaDB 11.4). But it changes values that do not fit,
+with only a warning, needs a file on the executor's disk, and MySQL 8 refuses it by default, so a second way would be
+needed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +22,18 @@ from offsetkeeper.core.environment import bigint
 from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.errors import MissingExtra, Refused
 from offsetkeeper.sinks.blame import judged, words
+from offsetkeeper.sinks.few import Few, answer, take
 from offsetkeeper.sinks.limits import Limits, check
 
 # Without unique and foreign key checks MariaDB locks an empty table for a bulk insert, and two tasks may deadlock.
 _SETUP = (
-    "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', "
-    "unique_checks = 1, foreign_key_checks = 1, completion_type = 0, sql_select_limit = 18446744073709551615"
+    "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION', "
+    "time_zone = '+00:00', unique_checks = 1, foreign_key_checks = 1, completion_type = 0, "
+    "sql_select_limit = 18446744073709551615"
 )
 _PACKET = "SELECT @@max_allowed_packet"
 _MARGIN = 64  # bytes of a packet without its statement
-_MOST_BYTES = 1 << 20  # of a statement
+MOST_BYTES = 1 << 20  # of a statement
 _MOST_OF_A_BATCH = 64 << 20  # Arrow's binary arrays end at 2 GiB, and the bytes of a piece exist several times
 _STAGED = re.compile(r"(?:`[^`]*`\.){0,2}[`']c(\d+)[`']")
 _EMPTY = pa.scalar(b"", pa.binary())
@@ -39,10 +43,22 @@ _BYTES = pa.scalar(b"_binary'", pa.binary())
 _BEGIN, _COMMA, _END = (pa.scalar(sign, pa.binary()) for sign in (b"(", b",", b"),"))
 
 
+class Statements(NamedTuple):
+    """The statement that makes the staging table, if it is not there, and how one begins that inserts into it."""
+
+    make: str
+    insert: str
+
+
 def insert_rows(
-    settings: Mapping[str, Any], address: str, table: str, limits: Sequence[Limits], batches: Iterator[Any]
+    settings: Mapping[str, Any],
+    address: str,
+    table: Statements,
+    limits: Sequence[Limits],
+    few: Few,
+    batches: Iterator[Any],
 ) -> Iterator[pa.RecordBatch]:
-    """Insert all rows in one transaction of one connection; return the number of this attempt and of its rows.
+    """Return few rows as SQL, or insert all in one transaction of one connection; see `few.RESULT`.
 
     A task may run more than once, completely or in part. Each row has the number of the attempt that inserted it, so
     that the rows of the attempt that Spark reports as done can be selected. The number is random and made here: two
@@ -51,9 +67,10 @@ def insert_rows(
     Args:
         settings: PyMySQL's settings for the connection; see `connectable`.
         address: address of the database, for messages.
-        table: the staging table, quoted for SQL.
+        table: statements for the staging table.
         limits: what the values of each column must be.
-        batches: the task's rows. Without rows, no connection is opened.
+        few: the most rows that are not staged.
+        batches: the task's rows. Without more than few, no connection is opened.
 
     Raises:
         MissingExtra: PyMySQL is not installed on this executor.
@@ -62,32 +79,56 @@ def insert_rows(
         Refused: the server's certificate is not accepted here, or it does not accept ours.
         SinkError: the rows could not be inserted.
     """
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
+    checked = _checked((batch for batch in batches if batch.num_rows), limits)
+    taken, all_ = take(checked, few)
+    if not taken:
         return
-    pymysql = _pymysql()
-    attempt, rows = bigint(), 0
+    pymysql = (
+        _pymysql()
+    )  # also for few rows: what is missing is told by the first batch, and not by the first large one
+    attempt, rows, sent = bigint(), 0, all_
+    parts: list[bytes] = []
     try:
-        with pymysql.connect(**connectable(settings)) as connection, connection.cursor() as cursor:
-            cursor.execute(_SETUP)
-            cursor.execute(_PACKET)
-            [(packet,)] = cursor.fetchall()
-            head = f"INSERT INTO {table} VALUES ".encode()  # noqa: S608 - it is quoted
-            most = min(packet - _MARGIN, _MOST_BYTES) - len(head)
-            connection.begin()
-            for batch in (first, *filled):
-                check(batch, limits)
-                rows += batch.num_rows
-                for statement in statements(batch, attempt, most):
-                    cursor.execute(head + statement)
-            connection.commit()
+        if all_:
+            rows = sum(batch.num_rows for batch in taken)
+            parts = [part for batch in taken for part in statements(batch, attempt, few.bytes)]
+        else:
+            with pymysql.connect(**connectable(settings)) as connection, connection.cursor() as cursor:
+                cursor.execute(_SETUP)
+                cursor.execute(table.make)
+                sent = True
+                rows = _insert(connection, cursor, table.insert.encode(), attempt, chain(taken, checked))
     except (pymysql.Error, pa.ArrowException, OSError) as error:
         if may_be_objection(str(error)) and (objected := objection(settings)):
             raise Refused(f"{address}: nothing was written: {objected}") from error
-        why = _STAGED.sub(lambda found: limits[int(found[1])].name, words(error))
-        raise judged(error, f"{address}: rows could not be staged; nothing was written: {why}") from error
-    yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
+        why = named(words(error), [each.name for each in limits])
+        text = f"{address}: rows could not be staged; nothing was written: {why}"
+        raise judged(error, text, of_rows=sent) from error
+    yield answer(attempt, rows, parts)
+
+
+def _insert(connection: Any, cursor: Any, head: bytes, attempt: int, batches: Iterator[pa.RecordBatch]) -> int:
+    cursor.execute(_PACKET)
+    [(packet,)] = cursor.fetchall()
+    most, rows = min(packet - _MARGIN, MOST_BYTES) - len(head), 0
+    connection.begin()
+    for batch in batches:
+        rows += batch.num_rows
+        for statement in statements(batch, attempt, most):
+            cursor.execute(head + statement)
+    connection.commit()
+    return rows
+
+
+def _checked(batches: Iterator[pa.RecordBatch], limits: Sequence[Limits]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        check(batch, limits)
+        yield batch
+
+
+def named(text: str, names: Sequence[str]) -> str:
+    """Return the words of an error with the names of the frame's columns, instead of those of the staging table."""
+    return _STAGED.sub(lambda found: names[int(found[1])], text)
 
 
 def statements(batch: pa.RecordBatch, attempt: int, most: int) -> Iterator[bytes]:

@@ -1,16 +1,15 @@
-"""Rows into a table of PostgreSQL: staged by the executors, merged by the driver in one transaction.
+"""Rows into a table of PostgreSQL: prepared by the executors, merged by the driver in one transaction.
 
-Each task copies its rows into one unlogged staging table, in a transaction of its own connection and with a random
-attempt number, and reports the number. When the job is done, the rows of the reported attempts are inserted into the
-table: in the ledger's transaction if rows and offsets are committed together, otherwise together with their mark. Rows
-of tasks that were retried, speculative or given up are dropped with the staging table. Staging tables of other runs of
-the group are dropped in the transaction of the first batch: after its commit, the batches of those runs can no longer
-be committed.
+A task with few rows gives them to the driver. A task with more copies them into one unlogged staging table, which the
+first such task makes, in a transaction of its own connection and with a random attempt number, and reports the number.
+When the job is done, the rows that came along and those of the reported attempts are inserted into the table: in the
+ledger's transaction if rows and offsets are committed together, otherwise together with their mark. Rows of tasks that
+were retried, speculative or given up are dropped with the staging table. Staging tables of other runs of the group are
+dropped in the transaction of the first batch: after its commit, the batches of those runs can no longer be committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -26,7 +25,7 @@ from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import RowMismatch, SinkError
 from offsetkeeper.kafka import codes
-from offsetkeeper.sinks import blame, limits
+from offsetkeeper.sinks import blame, few, limits
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import check_key, check_table, columns_of, find_table, identity_of, misfit
@@ -35,12 +34,13 @@ from offsetkeeper.sinks.postgresql.dialect import DIALECT, schema_with_mark
 from offsetkeeper.sinks.postgresql.staging import UNREADABLE, Staging, drop_left_overs
 from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Writer
 from offsetkeeper.sinks.staged_table import StagedTable, Write
+from offsetkeeper.sinks.staging import Copied
 from offsetkeeper.sinks.table import Target, match_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHIPPED = (errors, environment, outside, executors, codes, sql_codes, blame, limits, task, tls, postgresql_tls)
+_SHIPPED = (errors, environment, outside, executors, codes, sql_codes, blame, few, limits, task, tls, postgresql_tls)
 
 
 class PostgreSQLTable(StagedTable[Connection, Staging]):
@@ -63,13 +63,13 @@ class PostgreSQLTable(StagedTable[Connection, Staging]):
             return within(self, marks, self._moved_from if self._searched else lambda *_: "")
         return apart(self, marks, guarantee)
 
-    def _finish(self, staged: Staging, connection: Connection, attempts: Mapping[int, int]) -> None:
+    def _finish(self, staged: Staging, connection: Connection, answers: Copied) -> None:
         try:
-            super()._finish(staged, connection, attempts)
+            super()._finish(staged, connection, answers)
         except SinkError as error:
             if not isinstance(error.__cause__, UNREADABLE):
                 raise
-            name = self._database.run(lambda other: staged.unreadable(other, attempts))
+            name = self._database.run(lambda other: staged.unreadable(other, answers))
             if name is None:
                 raise
             raise RowMismatch(f"column {name}: {error}") from error
@@ -89,6 +89,6 @@ class PostgreSQLTable(StagedTable[Connection, Staging]):
         drop_left_overs(connection, schema, mine)
         place = sql.Identifier(schema, name)
         staging = Staging(address, self._target, relation, schema, prefix, place, fields, columns, collations)
-        staging.create(connection)
-        arguments = (self._database.executors, address, staging.copy_statement(connection), staging.limits())
+        statements = staging.statements(connection)
+        arguments = (self._database.executors, address, statements, staging.limits(), staging.few())
         return staging, ship(task.copy_rows, arguments, _SHIPPED)

@@ -1,4 +1,4 @@
-"""A staging table of PostgreSQL, and how its rows get into the target."""
+"""Rows for a table of PostgreSQL, in a staging table or sent along, and how they get into the target."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import psycopg
 from psycopg import sql
 
 from offsetkeeper.clients.postgresql import Connection
+from offsetkeeper.core import environment
+from offsetkeeper.sinks import few
 from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
@@ -21,7 +23,9 @@ from offsetkeeper.sinks.postgresql.columns import (
     losing_statement,
     staged_type,
 )
-from offsetkeeper.sinks.staging import check_attempts, check_inserted
+from offsetkeeper.sinks.postgresql.source import Source, sent_along
+from offsetkeeper.sinks.postgresql.task import Statements
+from offsetkeeper.sinks.staging import Copied, check_attempts, check_inserted
 from offsetkeeper.sinks.table import ORDER, Target, changed, changed_keys, limits_of_rows, ordered, same_key
 
 if TYPE_CHECKING:
@@ -30,33 +34,37 @@ if TYPE_CHECKING:
     from offsetkeeper.sinks.limits import Limits
 
 log = logging.getLogger(__name__)
-# Unlogged and not flushed: a crash of the server empties it, and the merge notices that.
+# Unlogged and not flushed: a crash of the server empties it, and the merge notices that. The first task that has more
+# than few rows makes it. The lock is for the others: IF NOT EXISTS alone fails where two are at it.
 _CREATE = sql.SQL(
-    "begin; set local synchronous_commit = off; "
-    "create unlogged table {staging} (attempt bigint not null, {columns}) with (autovacuum_enabled = false); commit"
+    "begin; set local synchronous_commit = off; select pg_advisory_xact_lock(hashtextextended({key}, 0)); "
+    "create unlogged table if not exists {staging} (attempt bigint not null, {columns}) "
+    "with (autovacuum_enabled = false); commit"
 )
 _COPY = sql.SQL("copy {staging} from stdin (format binary)")
 _MERGE = sql.SQL("insert into {table} ({columns}) select {values} from {rows} {conflict}")
-_ALL = sql.SQL("{staging} where {done}")
+_STAGED = sql.SQL("{staging} where {done}")
+# Beside rows that are staged, those that are sent along are staged too.
+_STAGE = sql.SQL("insert into {staging} select {attempt}, * from {rows}")
 # Rows of one record with the same key have the same place: they are kept too, and PostgreSQL refuses them.
 _LAST = sql.SQL(
-    "(select *, rank() over w as place, row_number() over w as number from {staging} where {done} "
+    "(select *, rank() over w as place, row_number() over w as number from {rows} "
     "window w as (partition by {key} order by {newest})) ranked where place = 1 or place <> number"
 )
-_KEYS = sql.SQL("select count(*) from (select distinct {key} from {staging} where {done}) keys")
+_KEYS = sql.SQL("select count(*) from (select distinct {key} from {rows}) keys")
 _FOUND = sql.SQL(
-    "select count(*) from (select distinct {key} from {staging} where {done}) keys ({names}) "
+    "select count(*) from (select distinct {key} from {rows}) keys ({names}) "
     "where exists (select from {table} found where {same})"
 )
 # Rows that are there and not written again must not be deleted by others before they are counted.
 _HELD = sql.SQL(
     "select from {table} found where exists "
-    "(select from (select distinct {key} from {staging} where {done}) keys ({names}) where {same}) for key share"
+    "(select from (select distinct {key} from {rows}) keys ({names}) where {same}) for key share"
 )
-_COUNT = sql.SQL("select attempt, count(*) from {staging} where {done} group by attempt")
+_COUNT = sql.SQL("select attempt, count(*) from {rows} group by attempt")
 # Syntax is that of a jsonpath; types such as gtsvector take no text at all.
 UNREADABLE = (psycopg.DataError, psycopg.errors.SyntaxError, psycopg.errors.FeatureNotSupported)
-_READ = sql.SQL("select count({value}) from {staging} where {done}")
+_READ = sql.SQL("select count({value}) from {rows}")
 _DONE = sql.SQL("attempt = any ({}::bigint[])")
 # A given-up task may still write to the table: do not wait for it.
 _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop table {staging}")
@@ -66,7 +74,7 @@ _LEFT_OVERS = """
 
 
 class Staging(NamedTuple):
-    """A staging table, and how its rows get into the target.
+    """A staging table, which a task makes if it has more than few rows, and how all rows get into the target.
 
     Attributes:
         address: URL of the database, without credentials.
@@ -90,13 +98,16 @@ class Staging(NamedTuple):
     columns: Sequence[PostgreSQLColumn | None]
     collations: Mapping[str, sql.Composable]
 
-    def create(self, connection: Connection) -> None:
-        """Create the staging table."""
-        columns = (
-            sql.SQL("{} {}").format(_staged(place), sql.SQL(staged_type(field.dataType)))
-            for place, field in enumerate(self.fields)
-        )
-        connection.execute(_CREATE.format(staging=self.name, columns=sql.SQL(", ").join(columns)))
+    def statements(self, connection: Connection) -> Statements:
+        """Return the statements with which a task stages its rows."""
+        columns = [sql.SQL("{} {}").format(_staged(place), sql.SQL(kind)) for place, kind in enumerate(self._types)]
+        key = sql.Literal(self.name.as_string(connection))
+        make = _CREATE.format(key=key, staging=self.name, columns=_listed(columns))
+        return Statements(make.as_string(connection), _COPY.format(staging=self.name).as_string(connection))
+
+    def few(self) -> few.Few:
+        """Return the most rows that a task does not stage: none if a column has lists, which unnest would flatten."""
+        return few.NONE if any(kind.endswith("[]") for kind in self._types) else few.LIMIT
 
     def limits(self) -> list[Limits]:
         """Return the limits of the values in each field."""
@@ -107,12 +118,15 @@ class Staging(NamedTuple):
 
         return limits_of_rows(self.fields, self.columns, self.target, limited)
 
-    def unreadable(self, connection: Connection, attempts: Mapping[int, int]) -> str | None:
+    def unreadable(self, connection: Connection, copied: Copied) -> str | None:
         """Return the name of the first column that has a value which PostgreSQL cannot read, or None."""
-        done = _done(attempts)
-        for name in self._places:
+        for name, (place, _) in self._places.items():
+            sources = [self._staged_rows(copied.staged)] if copied.staged else []
+            if copied.few:
+                sources.append(sent_along(copied.answers, {place: self._types[place]}))
             try:
-                connection.execute(_READ.format(value=self._staged_value(name), staging=self.name, done=done))
+                for source in sources:
+                    source.ask(connection, [_READ.format(value=self._staged_value(name), rows=source.rows)])
             except UNREADABLE:
                 return name
         return None
@@ -121,16 +135,12 @@ class Staging(NamedTuple):
         """Drop the staging table. A table that is still in use is left for a later run."""
         drop(connection, self.name)
 
-    def copy_statement(self, connection: Connection) -> str:
-        """Return the COPY statement that fills the staging table."""
-        return _COPY.format(staging=self.name).as_string(connection)
-
-    def finish(self, connection: Connection, attempts: Mapping[int, int], *, tidy: bool) -> None:
+    def finish(self, connection: Connection, copied: Copied, *, tidy: bool) -> None:
         """Merge the rows of these attempts into the table, in the connection's transaction, and drop the rest.
 
         Args:
             connection: a connection in a transaction.
-            attempts: number of rows of each attempt that staged them.
+            copied: where the rows are.
             tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
@@ -140,9 +150,10 @@ class Staging(NamedTuple):
             Refused: the table has got a partition that may lose or double its rows, or it leaves rows out.
         """
         try:
-            if attempts:
-                self._merge(connection, attempts)
-            drop(connection, self.name)
+            if copied.attempts:
+                self._merge(connection, self._all_rows(connection, copied), sum(copied.attempts.values()))
+            if copied.staged:
+                drop(connection, self.name)
             if tidy:
                 drop_left_overs(connection, self.schema, self.prefix)
         except psycopg.errors.CardinalityViolation as error:
@@ -150,48 +161,62 @@ class Staging(NamedTuple):
         except psycopg.Error as error:
             raise judged(error, f"table {self.target}: {words(error)}; nothing was written") from error
 
-    def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
-        done = _done(attempts)
-        count, keys = _COUNT.format(staging=self.name, done=done), self._key_counts(done)
+    def _all_rows(self, connection: Connection, copied: Copied) -> Source:
+        """Return where all rows are: few rows are staged too if others are."""
+        if not copied.few:
+            return self._staged_rows(copied.staged)
+        if connection.info.encoding != "utf-8":  # a block before may have changed it
+            connection.execute("set local client_encoding = 'utf8'")
+        along = sent_along(copied.answers, dict(enumerate(self._types)))
+        if not copied.staged:
+            return along
+        attempt = environment.bigint()
+        along.ask(connection, [_STAGE.format(staging=self.name, attempt=attempt, rows=along.rows)])
+        return self._staged_rows({**copied.staged, attempt: sum(copied.few.values())})
+
+    def _merge(self, connection: Connection, source: Source, count: int) -> None:
+        keys, rows = self._key_counts(source.rows), source.rows
         whole = changed(self.target, self._places)
-        held = connection.execute(_HELD.format(**self._parts(done))).rowcount if keys and not whole else 0
+        held = source.ask(connection, [_HELD.format(**self._parts(rows))])[0][0] if keys and not whole else 0
+        counts = [_COUNT.format(rows=rows)] if source.staged else []
         # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
-        # All statements are one request.
-        results = connection.execute(
-            sql.SQL("; ").join([self._statement(done), count, *keys, losing_statement(self.relation)])
-        )
-        inserted, staged = results.rowcount, sum(attempts.values())
-        results.nextset()
-        check_attempts(self.target, attempts, dict(results.fetchall()))
-        results.nextset()
+        results = source.ask(connection, [self._statement(rows), *keys, *counts], [losing_statement(self.relation)])
+        (inserted, _), *others, (_, losing) = results
+        if source.staged:
+            check_attempts(self.target, source.staged, dict(others.pop()[1]))
         if keys:
-            [(staged,)] = results.fetchall()
-            results.nextset()
-            [(found,)] = results.fetchall()
-            results.nextset()
+            (_, [(staged,)]), (_, [(found,)]) = others
             check_inserted(self.target, staged, inserted if whole else max(held + inserted, found))
             if found < staged:
                 raise changed_keys(self.target, staged, staged - found)
         elif self.target.mode == "append":
-            check_inserted(self.target, staged, inserted)
-        check_parts(results.fetchall(), self.target, self.address)
+            check_inserted(self.target, count, inserted)
+        check_parts(losing, self.target, self.address)
 
-    def _statement(self, done: sql.Composable) -> sql.Composed:
+    def _statement(self, rows: sql.Composable) -> sql.Composed:
         return _MERGE.format(
             table=sql.Identifier(self.relation.schema, self.relation.name),
             columns=_listed([sql.Identifier(name) for name in self._places]),
             values=_listed([self._staged_value(name) for name in self._places]),
-            rows=self._rows(done),
+            rows=self._last(rows),
             conflict=_conflict(self.target, list(self._places)),
         )
 
-    def _rows(self, done: sql.Composable) -> sql.Composed:
+    def _last(self, rows: sql.Composable) -> sql.Composable:
         if not ordered(self.fields, self.target):
-            return _ALL.format(staging=self.name, done=done)
+            return rows
         names = [field.name for field in self.fields]
         topic, *others = (_staged(names.index(name)) for name in ORDER)
         newest = [sql.SQL('{} collate "C" desc').format(topic), *(sql.SQL("{} desc").format(other) for other in others)]
-        return _LAST.format(key=_listed(self._key), newest=_listed(newest), staging=self.name, done=done)
+        return _LAST.format(key=_listed(self._key), newest=_listed(newest), rows=rows)
+
+    def _staged_rows(self, attempts: Mapping[int, int]) -> Source:
+        return Source(_STAGED.format(staging=self.name, done=_done(attempts)), attempts)
+
+    @property
+    def _types(self) -> list[str]:
+        """The type of each field in SQL."""
+        return [staged_type(field.dataType) for field in self.fields]
 
     @property
     def _places(self) -> Mapping[str, tuple[int, PostgreSQLColumn]]:
@@ -211,7 +236,7 @@ class Staging(NamedTuple):
         """Return a value of a column of the key with the collation of the unique index."""
         return sql.SQL("({}) collate {}").format(value, self.collations[name]) if name in self.collations else value
 
-    def _key_counts(self, done: sql.Composable) -> list[sql.Composed]:
+    def _key_counts(self, rows: sql.Composable) -> list[sql.Composed]:
         """Return the queries that tell whether a trigger leaves out rows of an upsert, deletes them, or changes keys.
 
         The first counts the keys, which are as many as the rows that are written; but with no column but the key, rows
@@ -220,10 +245,9 @@ class Staging(NamedTuple):
         """
         if self.target.mode != "upsert" or not self.relation.triggers or self.target.fewer_rows:
             return []
-        keys = _KEYS.format(key=_listed(self._key), staging=self.name, done=done)
-        return [keys, _FOUND.format(**self._parts(done))]
+        return [_KEYS.format(key=_listed(self._key), rows=rows), _FOUND.format(**self._parts(rows))]
 
-    def _parts(self, done: sql.Composable) -> dict[str, sql.Composable]:
+    def _parts(self, rows: sql.Composable) -> dict[str, sql.Composable]:
         """Return the parts of a query that compares the keys that were staged with those of the table."""
         names = [sql.Identifier(f"k{number}") for number in range(len(self._key))]
         columns = [
@@ -234,7 +258,7 @@ class Staging(NamedTuple):
             sql.SQL("{} = keys.{}").format(column, name) for column, name in zip(columns, names, strict=True)
         )
         table = sql.Identifier(self.relation.schema, self.relation.name)
-        parts = {"key": _listed(self._key), "staging": self.name, "done": done, "table": table}
+        parts = {"key": _listed(self._key), "rows": rows, "table": table}
         return {**parts, "names": _listed(names), "same": same}
 
 

@@ -1,17 +1,17 @@
-"""The work of a task on an executor: copies its rows into the staging table, in one transaction.
+"""The work of a task on an executor: gives few rows to the driver as arrays, and copies more into the staging table.
 
-The rows are sent in PostgreSQL's binary COPY format, which is half the work of text on both sides. Sources:
-https://www.postgresql.org/docs/current/sql-copy.html ("Binary Format"), and for the bytes of each type its receive
-function in PostgreSQL's src/backend/utils/adt.
+Values are sent in PostgreSQL's binary format, which is half the work of text on both sides. Sources:
+https://www.postgresql.org/docs/current/sql-copy.html ("Binary Format"), and for the bytes of each type, arrays too, its
+receive function in PostgreSQL's src/backend/utils/adt.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from offsetkeeper.core.environment import bigint
 from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.errors import MissingExtra, Refused, RowMismatch
 from offsetkeeper.sinks.blame import judged, words
+from offsetkeeper.sinks.few import Few, answer, take
 from offsetkeeper.sinks.limits import Limits, check
 
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
@@ -46,6 +47,7 @@ _NUMBERS = {
 }
 # PostgreSQL's fixed ids of its types (src/include/catalog/pg_type.dat).
 _OIDS = {
+    pa.null().id: 25,
     pa.bool_().id: 16,
     pa.binary().id: 17,
     pa.large_binary().id: 17,
@@ -63,14 +65,22 @@ _OIDS = {
 _TIMESTAMP, _TIMESTAMPTZ = 1114, 1184
 
 
+class Statements(NamedTuple):
+    """The statements that make the staging table, if it is not there, and copy into it."""
+
+    make: str
+    copy: str
+
+
 def copy_rows(
     settings: Mapping[str, Any],
     address: str,
-    statement: str,
+    statements: Statements,
     limits: Sequence[Limits],
+    few: Few,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Copy all rows in one transaction of one connection; return the number of this attempt and of its rows.
+    """Return few rows as arrays, or copy all in one transaction of one connection; see `few.RESULT`.
 
     A task may run more than once, completely or in part. Each row has the number of the attempt that copied it, so
     that the rows of the attempt that Spark reports as done can be selected. The number is random and made here: a
@@ -79,9 +89,10 @@ def copy_rows(
     Args:
         settings: psycopg's settings for the connection.
         address: address of the database, for messages.
-        statement: the COPY statement.
+        statements: statements for the staging table.
         limits: limits of the values in each column.
-        batches: the task's rows. Without rows, no connection is opened.
+        few: the most rows that are not staged.
+        batches: the task's rows. Without more than few, no connection is opened.
 
     Raises:
         MissingExtra: psycopg is not installed on this executor.
@@ -90,27 +101,36 @@ def copy_rows(
         Refused: the server's certificate is not accepted here, or it does not accept ours.
         SinkMismatch, SinkError: the rows could not be copied.
     """
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
+    checked = _checked((batch for batch in batches if batch.num_rows), limits)
+    taken, all_ = take(checked, few)
+    if not taken:
         return
-    psycopg = _psycopg()
-    attempt = bigint()
+    psycopg = (
+        _psycopg()
+    )  # also for few rows: what is missing is told by the first batch, and not by the first large one
+    attempt, made = bigint(), False
     check_files(settings)
+    if all_:
+        [whole] = pa.Table.from_batches(taken).combine_chunks().to_batches()
+        yield answer(attempt, whole.num_rows, arrays(whole))
+        return
     try:
-        rows = _copy(psycopg.connect(**settings), statement, attempt, _checked(chain([first], filled), limits))
+        with psycopg.connect(**settings, autocommit=True) as connection:
+            connection.execute(statements.make)
+            made = True
+            rows = _copy(connection, statements.copy, attempt, chain(taken, checked))
     except psycopg.Error as error:
         if may_be_objection(str(error)) and (objected := objection(settings)):
             raise Refused(f"{address}: nothing was written: {objected}") from error
         why = _STAGED.sub(lambda found: f"column {limits[int(found[1])].name}", words(error))
         text = f"{address}: rows could not be copied to the staging table; nothing was written: {why}"
-        raise judged(error, text) from error
-    yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
+        raise judged(error, text, of_rows=made) from error
+    yield answer(attempt, rows)
 
 
 def _copy(connection: Any, statement: str, attempt: int, batches: Iterator[pa.RecordBatch]) -> int:
     rows = 0
-    with connection, connection.cursor().copy(statement) as copy:
+    with connection.cursor().copy(statement) as copy:
         copy.write(HEADER)
         for batch in batches:
             rows += batch.num_rows
@@ -149,9 +169,20 @@ def encode(batch: pa.RecordBatch, attempt: int) -> Iterator[memoryview]:
         fields = [
             part
             for name, column in zip(piece.schema.names, piece.columns, strict=True)
-            for part in _named(name, column)
+            for part in _named(name, column, _field)
         ]
         yield _bytes_of(_join(head, *fields))
+
+
+def arrays(rows: pa.RecordBatch) -> list[bytes]:
+    """Return each column as one array in PostgreSQL's binary format. A column of lists has none.
+
+    Raises:
+        RowMismatch: PostgreSQL cannot hold a value.
+    """
+    ends = pa.array([0, rows.num_rows], pa.int32())
+    lists = (pa.ListArray.from_arrays(ends, column) for column in rows.columns)
+    return [_named(name, each, _list)[0].as_py() for name, each in zip(rows.schema.names, lists, strict=True)]
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -163,9 +194,9 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _pieces(batch.slice(half))
 
 
-def _named(name: str, array: pa.Array) -> list[pa.Array]:
+def _named(name: str, array: pa.Array, encoded: Callable[[pa.Array], Any]) -> Any:
     try:
-        return _field(array)
+        return encoded(array)
     except pa.ArrowException as error:
         raise RowMismatch(f"column {name}: PostgreSQL cannot hold a value ({error}); nothing was written") from error
 
