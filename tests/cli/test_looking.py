@@ -429,22 +429,24 @@ def test_a_group_that_cannot_be_read_hides_no_other(url: str) -> None:
     for name in ("broken", "shop"):
         group(url, name)
     execute(url, "UPDATE offsetkeeper_groups SET control = 'x' WHERE group_id = 'broken'")
-    execute(url, "INSERT INTO kafka_offsets (group_id, topic, partition, \"offset\") VALUES ('team:x', 'a', 0, 5)")
+    execute(
+        url, "INSERT INTO kafka_offsets (group_id, topic, partition, \"offset\") VALUES (hex(zeroblob(125)), 'a', 0, 5)"
+    )
     listed = run("groups")
     assert [line.split("\t")[:2] for line in listed.stdout.splitlines()[1:]] == [
+        ["0" * 250, "0"],
         ["broken", "-"],
         ["shop", "3"],
-        ["team:x", "0"],
     ]
-    broken, foreign = listed.stderr.splitlines()
+    foreign, broken = listed.stderr.splitlines()
     assert "group 'broken'" in broken
-    assert "'team:x' is not a group name" in foreign
+    assert f"'{'0' * 250}' is not a group name" in foreign
     told = run("groups", "--json")
     assert (listed.exit_code, told.exit_code) == (1, 1)
     found = {each["group"]: each["error"] for each in json.loads(told.stdout)}
     assert found["shop"] is None
     assert "group 'broken'" in found["broken"]
-    assert found["team:x"].startswith("'team:x' is not a group name")
+    assert found["0" * 250].startswith(f"'{'0' * 250}' is not a group name")
 
 
 def test_a_commit_between_two_requests_of_verify_is_no_overlap(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,26 @@ def test_every_line_of_the_group_is_read(tmp_path: Path, content: str) -> None:
     assert read_csv(file(tmp_path, content), "g") == {A: 15, B: 5}
 
 
-@pytest.mark.parametrize("group", ["g", "a,b", "a,a,0,15", '"q', '"q"', 'q"q', " lead", "#x"])
+@pytest.mark.parametrize(
+    "group",
+    [
+        "g",
+        "a,b",
+        "a,a,0,15",
+        '"q',
+        '"q"',
+        'q"q',
+        " lead",
+        "#x",
+        "trail ",
+        "a\nb",
+        "a\r",
+        "\ta",
+        "a\x85b",
+        "a\u2028b",
+        "team/orders:v2",
+    ],
+)
 def test_what_is_exported_is_read_again(tmp_path: Path, group: str) -> None:
     offsets = {A: 15, B: 5}
     lines = [dump_csv(offsets, group), dump_csv({A: 1, TopicPartition("c", 0): 1}, "other")]
@@ -50,6 +69,7 @@ def test_what_is_exported_is_read_again(tmp_path: Path, group: str) -> None:
         ("a,0\n", "g", "line 1: write topic,partition,offset"),
         ("a,0,1\na,0,2\n", "g", "line 2: an earlier line has the same partition"),
         ("h,a,0,1\n", "g", "has no line of group 'g'; it has groups h"),
+        (" g,a,0,1\n", "g", "has no line of group 'g'; it has groups  g"),
         ("h,a,0,1\n", "", "line 1 begins with a group: select one with --group"),
     ],
 )

@@ -26,7 +26,7 @@ T0 = ("t", 0)
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("group", "a/b", "is not a group name"),
+        ("group", "a\0b", "is not a group name"),
         ("store", "offsets.db", "unknown store URL .*supported schemes: .*sqlite://"),
         ("store", None, "unknown store URL .*supported schemes: .*sqlite://"),
         ("store", "nosuch://host/x", "unknown store URL .*supported schemes: .*sqlite://"),

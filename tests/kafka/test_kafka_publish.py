@@ -47,3 +47,16 @@ def test_a_coordinator_that_stays_away_does_not_hold_up_each_batch(
         wait_until(lambda: publisher.publish(lambda: {PARTITION: Position(7)}), "there is a coordinator", 60)
         publisher.close()
         assert server.group_offsets("first", [PARTITION]) == {PARTITION: 7}
+
+
+def test_nothing_is_published_for_another_group(kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Librdkafka drops white space at the beginning of a name, so it would commit for the group without it."""
+    kafka_server.create_topic("published-apart")
+    partition = TopicPartition("published-apart", 0)
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
+        for group, done in (("apart", True), (" apart", False), (" ", False)):
+            publisher = Publisher(cluster, group)
+            assert publisher.publish(lambda: {partition: Position(5 if done else 7)}) is done  # noqa: B023 - called at once
+            publisher.close()
+    assert "' apart' begins with white space, which Kafka's client library drops" in caplog.text
+    assert kafka_server.group_offsets("apart", [partition]) == {partition: 5}

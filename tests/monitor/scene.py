@@ -159,7 +159,7 @@ class Served:
 
     def metrics(self) -> dict[str, float]:
         """Return all samples, by name and labels as they are written."""
-        lines = [line for line in self.text("/metrics").splitlines() if line and not line.startswith("#")]
+        lines = [line for line in self.text("/metrics").split("\n") if line and not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
     def post(self, path: str, body: Any = None, *, token: str = TOKEN, **headers: str) -> httpx.Response:

@@ -10,17 +10,34 @@ import sqlite3
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import pytest
 
 from monitor.scene import TOKEN, Scene, Served
+from monitor.test_monitor_served import Tags
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.monitor.pages import slug
 from offsetkeeper.operate.status import Status
 from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
 
+ANY = [
+    "shop",
+    "team/orders:v2",
+    ".",
+    "..",
+    "a/../b",
+    "/a",
+    "a//b",
+    "a/",
+    "a\nb\n",
+    "a\rb",
+    " a ",
+    "a%2Fb",
+    ":%2E",
+    "?x#y",
+]
 TIMES = [10**6 * 31_557_600_000, 2**63, -(2**63), -1, 0, 1e300, 2.5]
 
 
@@ -124,3 +141,25 @@ def test_each_status_has_a_colour_of_its_kind() -> None:
     style = resources.files("offsetkeeper.monitor").joinpath("static/page.css").read_text("utf-8")
     toned = {name for rule in re.findall(r"^(.+) \{ --tone:", style, re.MULTILINE) for name in rule.split(", ")}
     assert {f".{slug(word)}" for word in Status} - toned == set()
+def test_a_group_of_any_name_has_its_page_its_answers_and_its_changes(scene: Scene) -> None:
+    """By the links of the page, as a browser follows them: it drops `..`, and a slash would begin another part."""
+    topic = scene.topic(1, 5)
+    for name in ANY:
+        scene.group(name, topic, [2])
+    with Served(scene.store, scene.server.bootstrap, token=TOKEN) as server:
+        tags = Tags(server.text("/")).tags
+        links = {each["href"] or "" for tag, each in tags if tag == "a" and (each["href"] or "").startswith("/groups/")}
+        found = {}
+        for link in links:
+            assert str(urljoin("http://host/", link)) == f"http://host{link}"
+            path = link.removeprefix("/groups/")
+            assert server.client.get(link).status_code == 200
+            found[server.json(f"/api/show/{path}")["group"]] = path
+            assert f'data-path="{path}"' in server.text(link)
+        assert sorted(found) == sorted(ANY)
+        for name, path in found.items():
+            plan = server.post(f"/api/reset/{path}", {"all_topics": True, "to": "earliest"}).json()
+            assert server.post(f"/api/execute/{path}", {"digest": plan["digest"]}).json()["group"] == name
+        with closing(scene.open()) as store:
+            assert all([at.offset for at in store.load(name).positions.values()] == [0] for name in ANY)
+        assert 'kafka_consumergroup_group_sum_lag{group="a\\nb\\n"}' in server.metrics()

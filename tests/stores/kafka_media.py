@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import quote
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetkeeper.core.offsets import TopicPartition
+from offsetkeeper.stores.kafka.store import NAMES
 from offsetkeeper.testing.conformance.medium import Medium
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.rivals import PARTITION
@@ -17,8 +17,7 @@ from offsetkeeper.testing.rivals import PARTITION
 def group_id(url: str, group: str) -> str:
     """Return what Kafka knows the group by."""
     prefix = url.partition("prefix=")[2].partition("&")[0]
-    unsafe = {c for c in group if not " " <= c <= "~"}
-    return prefix + "".join(quote(c) if unsafe and c in {"%", *unsafe} else c for c in group)
+    return prefix + NAMES.name_of(group)
 
 
 def commit(server: KafkaServer, name: str, offsets: Mapping[TopicPartition, int]) -> None:

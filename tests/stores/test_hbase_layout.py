@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -341,3 +342,21 @@ def test_a_wrong_url_is_refused_in_hbase(url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         open_store(url)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("later", ["", ":5", ":1", ":17", ":v2", ":"])
+def test_rows_of_a_group_whose_name_goes_on_after_a_colon_are_another_groups(
+    bare: Any, table: str, url: str, group: str, later: str
+) -> None:
+    """Also if the rest of that name looks like a time: `a:g:5:1700000000000` is of `g:5`."""
+    others = [f"{group}{rest}" for rest in (":5", ":1", ":17", ":v2", ":", "") if rest != later]
+    for at, name in enumerate([*others, f"{group}{later}"]):
+        bare.table(table).put(f"a:{name}:{1_700_000_000_000 + at}".encode(), {b"offsets:0": b"%d" % at})
+    with closing(HBaseStore(url)) as store:
+        for at, name in enumerate([*others, f"{group}{later}"]):
+            assert store.load(name).positions == {A0: Position(at)}
+        listed = {name for name in store.groups() if name.startswith(group)}
+        assert listed >= {f"{group}{rest}" for rest in ("", ":5", ":1", ":v2", ":")}
+        Ledger(store, f"{group}:17").acquire()
+        assert f"{group}:17" in store.groups()
+        assert store.load(f"{group}:1").positions.keys() == {A0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from offsetkeeper.testing.kafka import KafkaServer
-from stores.migrating import ENDS, LEFT, LIMIT_S, MORE, Switch
+from stores.migrating import ENDS, LATER, LEFT, LIMIT_S, MORE, Switch
 
 
 @pytest.fixture
@@ -63,3 +65,19 @@ def test_into_another_store_and_back(switch: Switch) -> None:
         found = [old.poll(LIMIT_S) for _ in range(6)]
     values = sorted((message.value() or b"").decode() for message in found if message)
     assert values == sorted(f"{number}/{at}" for number in MORE for at in range(ENDS[number], MORE[number]))
+
+
+def test_a_group_with_a_slash_and_a_colon_is_taken_over_and_operated(switch: Switch) -> None:
+    """Kafka takes any name, and a program that is to be replaced has its group already."""
+    group = f"team/sales:v2-{secrets.token_hex(4)}"
+    named = replace(switch, group=group)
+    named.there_and_back(lambda: committed(named), lambda offsets: commit(named, offsets), copy=True)
+    assert f"\n{group}\t" in named.run("offsetkeeper groups")
+    named.run("offsetkeeper reset shop --topic orders:0 --to-earliest --execute")
+    assert committed(named) == {0: 0, 1: LATER[1]}
+    named.run("offsetkeeper forget shop orders:1 --execute")
+    shown = named.run("offsetkeeper show shop")
+    assert re.search(rf"{named.topic}\t0\t0\b", shown)
+    assert not re.search(rf"{named.topic}\t1\t", shown)
+    named.run("offsetkeeper reset shop --undo --execute")
+    assert "(undo)" in named.run("offsetkeeper history shop") or "undo" in named.run("offsetkeeper history shop")

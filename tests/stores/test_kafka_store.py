@@ -5,17 +5,22 @@ from __future__ import annotations
 import secrets
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetkeeper.core.offsets import TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.core.store import Store
+from offsetkeeper.errors import Refused
+from offsetkeeper.stores.kafka import KafkaStore
 from offsetkeeper.testing.conformance import DurableConformance, HistoryConformance, StoreConformance
+from offsetkeeper.testing.conformance.medium import ledger_of
 from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.server import wait_until
 from stores.kafka_media import KafkaMedium, commit, group_id
 
 TOPICS = {"a": 2, "b": 8, "new": 3, "rivals": 1, "orders": 500, "payments": 500}
@@ -107,3 +112,49 @@ class TestKafka(KafkaMedium, StoreConformance, HistoryConformance, DurableConfor
         names = [each.group_id for each in admin.list_consumer_groups().result(30).valid]
         offsets = [self.read_positions("", name) for name in sorted(names) if group_id(url, "") in name]
         return [offsets, [(each.key(), each.value(), each.headers()) for each in records(self.kafka)]]
+
+
+def test_offsets_of_a_group_whose_name_is_not_ascii_are_taken_over(server: KafkaServer) -> None:
+    """Our own copy of them is in a group with another name, and the group is listed once."""
+    prefix = f"test-{secrets.token_hex(6)}-"
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    commit(server, f"{prefix}größe 50%", {a: 10, b: 30})
+    with closing(KafkaStore(f"kafka://{server.bootstrap}?prefix={prefix}")) as store:
+        assert list(store.groups()) == ["größe 50%"]
+        ledger = ledger_of(store, "größe 50%")
+        ledger.acquire()
+        ledger.commit(ledger.batch([OffsetRange(*a, 10, 15)]))
+        assert list(store.groups()) == ["größe 50%"]
+        assert {tp: at.offset for tp, at in store.load("größe 50%").positions.items()} == {a: 15, b: 30}
+        assert server.group_offsets(f"{prefix}gr%C3%B6%C3%9Fe 50%25", [a, b]) == {a: 15, b: 30}
+        stranger = "gr%C3%B6%C3%9Fe 50%25"  # the name of our copy is another group, which has nothing
+        assert store.load(stranger).positions == {}
+
+
+def test_a_consumer_in_a_group_whose_name_is_not_ascii_is_noticed_at_the_first_change(server: KafkaServer) -> None:
+    group = f"größe-{secrets.token_hex(6)}"
+    settings = {"bootstrap.servers": server.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe(["a"])
+    with closing(consumer), closing(KafkaStore(f"kafka://{server.bootstrap}")) as store:
+        wait_until(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()), "the consumer has joined", 60)
+        with pytest.raises(Refused, match="1 consumers are in Kafka's group 'größe-"):
+            ledger_of(store, group).acquire()
+
+
+def test_a_group_in_kafka_that_begins_with_a_space_is_never_taken_for_another(server: KafkaServer) -> None:
+    """The client library drops the space, so it would read and move the other one; a lone space ends the process."""
+    name, a = f"lead-{secrets.token_hex(6)}", TopicPartition("a", 0)
+    commit(server, name, {a: 7})
+    admin: Any = server.admin()
+    for each in (f" {name}", " "):
+        wanted = ConsumerGroupTopicPartitions(each, [KafkaPartition(*a, 3)])
+        admin.alter_consumer_group_offsets([wanted])[each].result(30)
+    with closing(KafkaStore(f"kafka://{server.bootstrap}")) as store:
+        assert {f" {name}", " ", name} <= set(store.groups())
+        for each in (f" {name}", " "):
+            with pytest.raises(Refused, match="the client library drops white space at the beginning"):
+                store.load(each)
+        ledger_of(store, f"  {name}").acquire()  # Kafka has none of this name, so it is free
+        assert f"  {name}" in store.groups()
+    assert server.group_offsets(name, [a]) == {a: 7}

@@ -10,6 +10,10 @@ import pymysql
 import pytest
 from pymysql.cursors import SSCursor
 
+from offsetkeeper.core.offsets import Position, TopicPartition
+from offsetkeeper.core.store import Store
+from offsetkeeper.errors import Refused
+from offsetkeeper.stores.mysql.store import NAMES
 from offsetkeeper.testing.conformance import (
     DurableConformance,
     HistoryConformance,
@@ -72,6 +76,22 @@ class TestMySQL(SqlMedium, StoreConformance, HistoryConformance, DurableConforma
             cursor.execute(named.replace("?", "%s"), parameters)
             return list(cursor.fetchall())
 
+    def group_id(self, group: str) -> str:
+        """See `SqlMedium`."""
+        return NAMES.name_of(group)
+
     def unread_cursor(self, connection: Any) -> Any:
         """A cursor that leaves the rows in the socket."""
         return connection.cursor(SSCursor)
+
+    def test_rows_of_another_program_under_a_name_that_ends_with_a_space_are_never_passed_over(
+        self, store: Store, url: str
+    ) -> None:
+        """Such a group is kept under another name, so its first start would take it for new."""
+        self.write_position(url, "shop ", TopicPartition("a", 0), 5)
+        assert list(store.groups()) == ["shop "]
+        assert store.load("shop").positions == {}
+        with pytest.raises(Refused, match=r"this store writes ':shop%20' in its place\. To take the offsets over"):
+            store.load("shop ")
+        self.sql(url, "UPDATE kafka_offsets SET group_id = ?", ":shop%20")
+        assert store.load("shop ").positions == {TopicPartition("a", 0): Position(5)}

@@ -53,11 +53,11 @@ class TestRedis(StoreConformance, HistoryConformance, DurableConformance, FaultC
 
     def read_positions(self, url: str, group: str) -> Mapping[TopicPartition, int]:
         """Read the hashes."""
-        start, end = self.key(url, group, "\n").split("\n")
+        start, end = self.key(url, "", "").removesuffix(":"), f":{group}"
         found: dict[TopicPartition, int] = {}
         for key in self._client.scan_iter(start.encode() + b"*", count=10_000):
             topic = key[len(start) : len(key) - len(end)]
-            if key == f"{start}{topic}{end}":
+            if key == f"{start}{topic}{end}" and ":" not in topic:
                 rows = self._client.hgetall(key)
                 found |= {TopicPartition(topic, int(field)): int(value) for field, value in rows.items()}
         return found

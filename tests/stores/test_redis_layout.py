@@ -14,7 +14,7 @@ import redis
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.errors import SettingsError, VersionConflict
+from offsetkeeper.errors import Refused, SettingsError, VersionConflict
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.stores.redis.keys import Keys
 from offsetkeeper.testing.redis import RedisServer
@@ -105,7 +105,7 @@ def test_a_group_with_special_characters_takes_over_its_own_offsets_only(
 
 
 def test_keys_of_others_are_no_groups(open_store: Opener, client: redis.Redis) -> None:
-    for key in ("offset:no topic:g", "offset:a", "offset:a:b:c", "offset:a: g", "xoffset:a:g", b"offset:a:\xff"):
+    for key in ("offset:no topic:g", "offset:a", "offset:a:", "xoffset:a:g", b"offset:a:\xff"):
         client.hset(key, "0", 1)
     store = open_store("")
     assert store.groups() == []
@@ -263,3 +263,24 @@ def test_a_long_history_is_read_in_pages_and_a_change_in_between_shifts_nothing(
 
     monkeypatch.setattr(store, "_page", moves_on)
     assert [entry.version for entry in store.history("g", 110)] == list(range(120, 10, -1))
+
+
+def test_a_group_with_colons_is_read_where_others_write_it(open_store: Opener, client: redis.Redis) -> None:
+    """A topic has no colon, so the rest of the key is the group."""
+    for key, offset in (("offset:a:team", 1), ("offset:a:team:x", 2), ("offset:team:x", 3)):
+        client.hset(key, "0", offset)
+    store = open_store()
+    assert store.groups() == ["team", "team:x", "x"]
+    found = {group: store.load(group).positions for group in store.groups()}
+    assert {group: [(tp.topic, at.offset) for tp, at in each.items()] for group, each in found.items()} == {
+        "team": [("a", 1)],
+        "team:x": [("a", 2)],
+        "x": [("team", 3)],
+    }
+
+
+def test_a_group_whose_key_would_be_another_groups_control_record_is_refused() -> None:
+    keys = Keys("{topic}:{group}")
+    assert keys.control("shop") == "offsetkeeper:control:*:shop"
+    with pytest.raises(Refused, match=r"'offsetkeeper:control:\*:shop' is reserved\. Nothing was written"):
+        keys.positions("control:*:shop", "offsetkeeper")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
+from offsetkeeper.stores.zookeeper.nodes import NAMES
 from offsetkeeper.testing.conformance import (
     DurableConformance,
     FaultConformance,
@@ -61,9 +61,7 @@ class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance, Fa
 
     def folder(self, url: str, group: str) -> str:
         """Path of a group."""
-        unsafe = {c for c in group if c in "\ufffc\ufffd" or c > "\uffff"}
-        name = "".join(quote(c) if unsafe and c in {"%", *unsafe} else c for c in group)
-        return f"/{url.split('/', 3)[3]}/consumers/{name}"
+        return f"/{url.split('/', 3)[3]}/consumers/{NAMES.name_of(group)}"
 
     def read_positions(self, url: str, group: str) -> Mapping[TopicPartition, int]:
         """Read the nodes."""

@@ -98,7 +98,7 @@ def test_placing_nothing_writes_nothing(store: MemoryStore, ledger: Ledger) -> N
     assert events(store) == ["acquire", "place"]
 
 
-@pytest.mark.parametrize("group", ["", "a/b", "..", "a\nb"])
+@pytest.mark.parametrize("group", ["", "a\0b", "x" * 250])
 def test_a_wrong_group_name_is_refused_before_the_store_is_touched(store: MemoryStore, group: str) -> None:
     with pytest.raises(SettingsError):
         Ledger(store, group)

@@ -68,8 +68,31 @@ def test_names_kafka_refuses_are_no_topics(name: Any) -> None:
         check_topic(name)
 
 
-@pytest.mark.parametrize("name", ["g", "orders nightly", "Bestellungen-für-Köln", "a.b", "...", "{x}*?", "x" * 249])
-def test_names_that_every_store_can_hold_are_groups(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "g",
+        "orders nightly",
+        "Bestellungen-für-Köln",
+        "a.b",
+        "...",
+        "{x}*?",
+        "x" * 249,
+        ".",
+        "..",
+        "team/orders:v2",
+        "a\nb",
+        "a\x85b",
+        "a\u2028b",
+        "a\u200bb",
+        " a",
+        "a ",
+        " ",
+        "-x",
+        "\ufffe",
+    ],
+)
+def test_names_that_kafka_takes_are_groups(name: str) -> None:
     assert check_group(name) == name
 
 
@@ -77,26 +100,16 @@ def test_names_that_every_store_can_hold_are_groups(name: str) -> None:
     "name",
     [
         pytest.param("", id="empty"),
-        pytest.param(".", id="this folder"),
-        pytest.param("..", id="the folder above"),
-        pytest.param("a/b", id="a path"),
-        pytest.param("a:b", id="HBase's separator"),
-        pytest.param("a\nb", id="newline"),
         pytest.param("a\x00", id="nul"),
-        pytest.param("a\x85b", id="newline of old"),
-        pytest.param("a\u2028b", id="newline of Unicode"),
         pytest.param("a\ud800", id="half a character, which UTF-8 cannot hold"),
-        pytest.param("a\u200bb", id="invisible"),
-        pytest.param(" a", id="space before"),
-        pytest.param("a ", id="space after, which MySQL does not tell from none"),
         pytest.param("x" * 250, id="too long"),
-        pytest.param("ä" * 125, id="too long in bytes, as files count"),
+        pytest.param("\u00e4" * 125, id="too long in bytes, as files count"),
         pytest.param(None, id="nothing"),
         pytest.param(7, id="number"),
         pytest.param(b"g", id="bytes"),
     ],
 )
-def test_names_that_some_store_would_lose_or_mix_up_are_no_groups(name: Any) -> None:
+def test_names_that_kafka_or_a_store_cannot_hold_are_no_groups(name: Any) -> None:
     with pytest.raises(SettingsError, match="is not a group name"):
         check_group(name)
 

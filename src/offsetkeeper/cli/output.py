@@ -56,6 +56,11 @@ def say(text: str) -> None:
     typer.echo(text.translate(_CONTROL_IN_LINES))
 
 
+def say_exactly(text: str) -> None:
+    """Print what another command reads; a terminal gets it as `say` prints it."""
+    say(text) if on_terminal() else typer.echo(text)
+
+
 def complain(text: object) -> None:
     """Print a problem to stderr."""
     typer.echo(f"offsetkeeper: {text}".translate(_CONTROL_IN_LINES), err=True)

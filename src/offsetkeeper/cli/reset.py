@@ -12,7 +12,7 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute, Force, Reason, finish
-from offsetkeeper.cli.output import complain, say, say_json, shown
+from offsetkeeper.cli.output import complain, say_exactly, say_json, shown
 from offsetkeeper.cli.targets import (
     Clip,
     DryRun,
@@ -156,7 +156,7 @@ def _check_free(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan]) -> Non
 
 def _export(offsets: Mapping[str, Mapping[TopicPartition, int]], *, grouped: bool) -> None:
     for group, each in offsets.items():
-        say(dump_csv(each, group if grouped else ""))
+        say_exactly(dump_csv(each, group if grouped else ""))
 
 
 def _each(made: Sequence[ResetPlan], work: Callable[[ResetPlan], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
@@ -203,17 +203,12 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
             raise SettingsError(
                 f"{path}, line {number} names no group: write group,topic,partition,offset in each line"
             )
-        if len(cells) == _WITH_GROUP and group not in {cells.pop(0), row[0]}:
-            others.add(row[0].strip())
-            continue
-        try:
-            topic, partition, offset = cells
-            tp, new = TopicPartition(topic, _number(partition)), check_offset(_number(offset))
-            check_topic(check_partition(tp).topic)
-        except ValueError:
-            raise SettingsError(
-                f"{path}, line {number}: write topic,partition,offset, the last two as whole numbers from 0 on"
-            ) from None
+        if len(cells) == _WITH_GROUP:
+            del cells[0]
+            if row[0] != group:  # exactly: a name may begin with a space
+                others.add(row[0])
+                continue
+        tp, new = _read_cells(cells, f"{path}, line {number}")
         if tp in found:
             raise SettingsError(f"{path}, line {number}: an earlier line has the same partition")
         found[tp] = new
@@ -227,7 +222,11 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
 def dump_csv(offsets: Mapping[TopicPartition, int], group: str = "") -> str:
     """Return the lines that `read_csv` reads; each starts with the group if one is given."""
     lines, first = StringIO(), [group] if group else []
-    csv.writer(lines, lineterminator="\n").writerows([*first, *tp, offset] for tp, offset in sorted(offsets.items()))
+    # Of a name with line ends all is quoted: the usual way leaves some of them bare.
+    quoted: Literal[0, 1] = csv.QUOTE_MINIMAL if group.isprintable() else csv.QUOTE_ALL
+    csv.writer(lines, lineterminator="\n", quoting=quoted).writerows(
+        [*first, *tp, offset] for tp, offset in sorted(offsets.items())
+    )
     return lines.getvalue().removesuffix("\n")
 
 
@@ -247,6 +246,16 @@ def write_text(path: Path, text: str) -> None:
         raise SettingsError(f"{path} cannot be written; nothing was changed: {error}") from error
 
 
+def _read_cells(cells: list[str], where: str) -> tuple[TopicPartition, int]:
+    try:
+        topic, partition, offset = cells
+        tp, new = TopicPartition(topic, _number(partition)), check_offset(_number(offset))
+        check_topic(check_partition(tp).topic)
+    except ValueError:
+        raise SettingsError(f"{where}: write topic,partition,offset, the last two as whole numbers from 0 on") from None
+    return tp, new
+
+
 def _number(text: str) -> int:
     if not _DIGITS.fullmatch(text):  # `int` also accepts 1_000 and the digits of other scripts
         raise ValueError
@@ -254,9 +263,14 @@ def _number(text: str) -> int:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each line of a CSV and its cells."""
-    for number, line in enumerate(read_text(path, most=LARGEST_TABLE).splitlines(), 1):
+    """Yield the number of each line of a CSV and its cells; the name of a group may have line ends."""
+    rows = csv.reader(StringIO(read_text(path, most=LARGEST_TABLE), newline=""))
+    while True:
         try:
-            yield from ((number, row) for row in csv.reader([line]))
+            row = next(rows)
+        except StopIteration:
+            return
         except csv.Error:  # a cell of more than 131,072 characters, or a NUL
-            raise SettingsError(f"{path}, line {number} is not a CSV line: write topic,partition,offset") from None
+            told = f"{path}, line {rows.line_num} is not a CSV line: write topic,partition,offset"
+            raise SettingsError(told) from None
+        yield rows.line_num, row

@@ -409,7 +409,7 @@ class Ledger:
         foreign = "" if self.snapshot.version else _taken_over(self.snapshot)
         self.record(self._decide(event, "; ".join(filter(None, (reason, foreign)))))
         if foreign:
-            log.warning("group %s in %s: %s", self.group, self.store.address, foreign)
+            log.warning("group %r in %s: %s", self.group, self.store.address, foreign)
 
     def record(self, change: Change) -> None:
         """Write a change that was decided elsewhere, such as in a copy, exactly once like all other changes.
@@ -436,7 +436,7 @@ class Ledger:
         try:
             self.store.apply(change)
         except OutcomeUnknown as error:
-            log.warning("%s: %s; the %s is tried again", self.group, error, change.entry.event)
+            log.warning("group %r: %s; the %s is tried again", self.group, error, change.entry.event)
             self._doubts.add(change.after.change_id)
             raise
 

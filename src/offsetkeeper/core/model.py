@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,7 +15,7 @@ from offsetkeeper.errors import SettingsError
 
 MAX_SEQUENCE = 2**63 - 1  # that a mark can hold in each output
 MAX_ADOPTED = 9 * 10**18  # 2 * 10**17 batches may follow
-_SEPARATORS = frozenset("/:")
+_IMPOSSIBLE = re.compile(r"[\0\ud800-\udfff]")  # the first ends a text in C, the others have no UTF-8
 
 
 class Guarantee(StrEnum):
@@ -230,22 +231,18 @@ def latest(first: Snapshot, second: Snapshot) -> Snapshot:
 
 
 LONGEST_GROUP = 249
-"""The most bytes in UTF-8 of the name of a consumer group; topics have the same limit."""
+"""The most bytes in UTF-8 of the name of a consumer group, so that each store has room for it."""
 
 
 def check_group(name: str) -> str:
-    """Return `name` if it can name a consumer group in every store, as a key, a column, a file and a path.
+    """Return `name` if it can name a consumer group: any text that Kafka takes, of a length that each store holds.
 
     Raises:
-        SettingsError: the name is empty, "." or "..", longer than 249 bytes in UTF-8, starts or ends with a space, or
-            has a slash, a colon or a character that cannot be printed.
+        SettingsError: the name is empty, longer than 249 bytes in UTF-8, or has a NUL or half a character.
     """
-    fits = isinstance(name, str) and name.isprintable() and name == name.strip() and name not in {"", ".", ".."}
-    if not fits or not _SEPARATORS.isdisjoint(name) or len(name.encode()) > LONGEST_GROUP:
-        raise SettingsError(
-            f"{name!r} is not a group name: use 1 to 249 printable characters (bytes in UTF-8) without slash and "
-            "colon, no space at either end, and not '.' or '..'"
-        )
+    size = len(name.encode("utf-8", "replace")) if isinstance(name, str) else 0
+    if not 0 < size <= LONGEST_GROUP or _IMPOSSIBLE.search(name):
+        raise SettingsError(f"{name!r} is not a group name: use 1 to 249 bytes of UTF-8 without NUL")
     return name
 
 

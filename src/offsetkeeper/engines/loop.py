@@ -313,7 +313,7 @@ def release(ledger: Ledger, *, rejoin: bool = False) -> None:
     except Fenced:
         pass  # the newer owner has the group
     except OffsetkeeperError as error:
-        log.warning("group %s could not be released; the next run takes it over: %s", ledger.group, error)
+        log.warning("group %r could not be released; the next run takes it over: %s", ledger.group, error)
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:

@@ -127,7 +127,7 @@ class Stream:
             return
         self.write.close()
         if not self.write.wait(delivery.asked.pace.retry_timeout_s):
-            log.warning("a batch of group %s is still running: the group is not released", delivery.ledger.group)
+            log.warning("a batch of group %r is still running: the group is not released", delivery.ledger.group)
             return
         try:
             release(delivery.ledger, rejoin=True)

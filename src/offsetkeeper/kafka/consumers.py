@@ -6,10 +6,12 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from string import whitespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.offsets import Positions, TopicPartition
+from offsetkeeper.errors import Refused
 from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
 from offsetkeeper.kafka.ledger_log import Line, read_line
@@ -82,7 +84,7 @@ class Consumers:
         def committed(member: Any, seconds: float) -> dict[TopicPartition, int]:
             return dict(map(_offset, member.committed(partitions, seconds)))
 
-        found = self._ask({**_MEMBER, "group.id": group}, committed)
+        found = self._ask(_member(group), committed)
         return {tp: offset for tp, offset in found.items() if offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -97,7 +99,7 @@ class Consumers:
             for start in range(0, len(rows), _REQUEST):
                 list(map(_offset, member.commit(offsets=rows[start : start + _REQUEST], asynchronous=False)))
 
-        self._ask({**_MEMBER, "group.id": group}, commit)
+        self._ask(_member(group), commit)
 
     def exists(self, topic: str) -> bool:
         """Return whether a topic exists.
@@ -227,7 +229,7 @@ class Publisher:
         except Exception as error:  # noqa: BLE001 - tools may see older offsets; the query must go on
             self._wait_s = _WAIT_AGAIN_S
             why = redact(str(error), self._cluster.options)
-            log.warning("the offsets of group %s could not be committed to Kafka's group: %s", self._group, why)
+            log.warning("the offsets of group %r could not be committed to Kafka's group: %s", self._group, why)
             return False
         return True
 
@@ -259,6 +261,24 @@ def group_consumers(cluster: KafkaCluster, timeout: float) -> Consumers:
     return Consumers(
         lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout, objection
     )
+
+
+def can_be_asked(group: str) -> bool:
+    """Whether Kafka can be asked for a group of this name.
+
+    librdkafka drops white space at the beginning of a name, so it asks for another group; if nothing is left, the
+    process dies.
+    """
+    return group[:1] not in {*whitespace}
+
+
+def _member(group: str) -> dict[str, str]:
+    if not can_be_asked(group):
+        raise Refused(
+            f"{group!r} begins with white space, which Kafka's client library drops: the offsets of another group "
+            "would be used. Nothing was asked"
+        )
+    return {**_MEMBER, "group.id": group}
 
 
 def not_accepted(why: str) -> Any:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from offsetkeeper.core.model import LONGEST_GROUP
 from offsetkeeper.monitor.access import HEADERS, counted_as, knows_host, refused_body
 from offsetkeeper.monitor.cells import shade_of
+from offsetkeeper.monitor.group_path import IN_ROUTE
 from offsetkeeper.monitor.listing import Asked
 from offsetkeeper.monitor.made_once import MadeOnce
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, Detail, exposition
@@ -70,7 +71,7 @@ class Site:
         """Return the application. It polls while it runs."""
         routes: list[BaseRoute] = [
             Route("/", self._groups_page),
-            Route("/groups/{group:path}", self._group_page),
+            Route(f"/groups/{IN_ROUTE}", self._group_page),
             Route("/events", self._events),
             Route("/metrics", self._metrics),
             Route("/healthz", self._healthz),
@@ -140,7 +141,7 @@ class Site:
             made = self._odd if limit != _HISTORY or name not in self._poller.view.groups else self._common
             return await made.of((command, name, limit), fields)
 
-        return Route(f"/api/{command}/{{group:path}}", endpoint)
+        return Route(f"/api/{command}/{IN_ROUTE}", endpoint)
 
     def _named(self, request: Request) -> str:
         """Return the group that a request names; HTTPException if no group has such a name.

@@ -34,6 +34,7 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.app import error
 from offsetkeeper.monitor.change_body import SCOPE, TARGETS, check_fields, flag, scope, target, text, version
+from offsetkeeper.monitor.group_path import IN_ROUTE
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.reset import (
     apply_reset,
@@ -189,10 +190,10 @@ class Changes:
 def routes(changes: Changes, token: str) -> list[Route]:
     """Return the routes of all changes; without a token each of them refuses."""
     return [
-        _route("/api/reset/{group:path}", changes.reset, token),
-        _route("/api/rewind/{group:path}", changes.rewind, token),
-        _route("/api/undo/{group:path}", changes.undo, token),
-        _route("/api/execute/{group:path}", changes.execute, token),
+        _route(f"/api/reset/{IN_ROUTE}", changes.reset, token),
+        _route(f"/api/rewind/{IN_ROUTE}", changes.rewind, token),
+        _route(f"/api/undo/{IN_ROUTE}", changes.undo, token),
+        _route(f"/api/execute/{IN_ROUTE}", changes.execute, token),
     ]
 
 

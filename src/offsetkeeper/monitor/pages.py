@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -16,6 +15,7 @@ from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.plan import Verdict
 from offsetkeeper.monitor import cells, charts, formatting
 from offsetkeeper.monitor.alerts import Alarm
+from offsetkeeper.monitor.group_path import path_of
 from offsetkeeper.monitor.listing import COLUMNS, Asked, counted, listing
 from offsetkeeper.monitor.view import View
 
@@ -45,7 +45,7 @@ class Pages:
             lstrip_blocks=True,
         )
         shown = {name: getattr(formatting, name) for name in _SHOWN}
-        self._templates.filters |= {**shown, "link": link, "slug": slug, "values": values}
+        self._templates.filters |= {**shown, "link": link, "path": path_of, "slug": slug, "values": values}
         self._templates.globals |= {
             "store": store,
             "brokers": brokers,
@@ -120,7 +120,7 @@ class Pages:
 
 def link(name: str) -> str:
     """Return the path of a group's page."""
-    return f"/groups/{quote(name, safe='')}"
+    return f"/groups/{path_of(name)}"
 
 
 def slug(word: str) -> str:

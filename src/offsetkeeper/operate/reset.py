@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -256,8 +257,8 @@ def _plan_back(ledger: Ledger, cluster: Cluster, version: int, scope: Scope, *, 
     chosen = scope.select(then.keys() | now.keys(), f"the positions of group {ledger.group!r}")
     refuse(
         f"{tp} had no position then and is at {now[tp].offset} now: no way back takes a position out. Do that with "
-        f"offsetkeeper forget {ledger.group} {tp.topic}:{tp.partition}. Or reset this partition, for example to "
-        "earliest, and name the partitions that go back"
+        f"offsetkeeper forget {shlex.quote(ledger.group)} {tp.topic}:{tp.partition}. Or reset this partition, for "
+        "example to earliest, and name the partitions that go back"
         for tp in sorted(chosen - then.keys())
     )
     then = {tp: at._replace(leader_epoch=now[tp].leader_epoch) if tp in now else at for tp, at in then.items()}

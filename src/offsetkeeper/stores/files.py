@@ -42,10 +42,15 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.group_names import Names
 
 log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that are never deleted; the proof above needs the same number everywhere
 NAME = re.compile(r"([0-9]{12}|0)\.json")  # of our files, or of another program's file
+# A slash ends a name, HDFS allows no colon, lists of S3 are XML, which has no control characters, and some file systems
+# drop a space at the end. The longest name of a folder, with the two bytes that a changed first character adds.
+_NAMES = Names(re.compile("[/:\x00-\x1f\x7f-\x9f\ufffe\uffff]|^ | \\Z"), longest=253)
+_CHANGED = ".%:"  # the first hides a folder, the others show that a name was changed
 _TRIES = 10
 MOST_RANGES = 2_000_000
 """Ranges and moves of a history that is read, some 300 MB; entries before these are left out."""
@@ -139,7 +144,7 @@ class FileStore(BaseStore):
         content = self._content(change)
         stamp = self._look(change)
         self._seen.pop(group, None)
-        made = self._files.create(_folder(group), _name(before + 1), content)
+        made = self._files.create(folder_of(group), _name(before + 1), content)
         if not made:
             raise not_changed(self.address, change, f"another writer made version {before + 1} first")
         self._confirm(change, stamp, made)
@@ -167,8 +172,10 @@ class FileStore(BaseStore):
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. On a server any folder with files counts, because reading each needs a request."""
-        groups = (_group(folder) for folder in self._files.folders() if not folder.startswith("."))
-        return sorted(group for group in groups if _is_named(group))
+        folders = [folder for folder in self._files.folders() if not folder.startswith(".")]
+        return sorted(
+            group for folder, group in zip(folders, map(group_of, folders), strict=True) if _has(group, folder)
+        )
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -188,7 +195,7 @@ class FileStore(BaseStore):
         seen, listed = self._seen.get(group), False
         newest = seen.version if seen else None
         for _ in range(_TRIES):
-            file = None if newest is None else self._files.read(_folder(group), _name(newest))
+            file = None if newest is None else self._files.read(folder_of(group), _name(newest))
             now = self._find_newest(group)
             if now is None:
                 return 0, None
@@ -207,7 +214,7 @@ class FileStore(BaseStore):
             while last > oldest:
                 versions = range(last, max(last - (1 if large else _AT_ONCE), oldest), -1)
                 last, large = versions[-1] - 1, False
-                found = pool.map(lambda version: self._files.read(_folder(group), _name(version)), versions)
+                found = pool.map(lambda version: self._files.read(folder_of(group), _name(version)), versions)
                 for version, each in zip(versions, found, strict=True):
                     if each is None:
                         return
@@ -227,21 +234,21 @@ class FileStore(BaseStore):
         seen = self._seen.get(group)
         if seen and (seen.version, seen.change_id) == (before, change.before.change_id):
             return seen.stamp if before else ""
-        file = self._files.read(_folder(group), _name(before)) if before else None
+        file = self._files.read(folder_of(group), _name(before)) if before else None
         newest = self._find_newest(group) or 0  # after the file, which is a stray otherwise
         if newest != before or (before and not _made_by(file, change.before)):
             raise version_conflict(self.address, change, newest)
         return file.stamp if file else ""
 
     def _versions(self, group: str, start: int) -> Collection[int]:
-        names = self._files.names(_folder(group), _name(start - 1) if start > 1 else "")
+        names = self._files.names(folder_of(group), _name(start - 1) if start > 1 else "")
         found = (int(match[1]) for name in names if (match := NAME.fullmatch(name)))
         return {version for version in found if version >= start}
 
     def _confirm(self, change: Change, stamp: str, made: str) -> None:
         """Return if the created file is the change of its version, by the proof in the docstring above."""
         group, before = change.after.group, change.before.version
-        folder, mine, next_one = _folder(group), _name(before + 1), _name(before + 2)
+        folder, mine, next_one = folder_of(group), _name(before + 1), _name(before + 2)
         try:
             if stamp and self._files.stamp(folder, _name(before)) == stamp:
                 return
@@ -268,13 +275,13 @@ class FileStore(BaseStore):
         try:
             old = sorted(version for version in self._versions(group, 0) if 0 < version <= last)
             if old:
-                self._files.delete(_folder(group), [_name(version) for version in old])
+                self._files.delete(folder_of(group), [_name(version) for version in old])
                 self._files.clean()
         except OffsetkeeperError as error:  # the change is made; a later change deletes them
             log.warning("%s: old files of group %r could not be deleted: %s", self.address, group, error)
 
     def _where(self, group: str, version: int) -> str:
-        return f"{self.address}, group {group!r}, file {_folder(group)}/{_name(version)},"
+        return f"{self.address}, group {group!r}, file {folder_of(group)}/{_name(version)},"
 
     def _unknown(self, change: Change, why: str) -> OutcomeUnknown:
         what = f"{self.address}: group {change.after.group!r}: it is unknown whether version {change.after.version}"
@@ -290,19 +297,25 @@ def _made_by(file: File | None, snapshot: Snapshot) -> bool:
     return file is not None and _parse(file.content, "a file").get("change_id") == snapshot.change_id
 
 
-def _folder(group: str) -> str:
-    """Return the name of a group's folder: the group's name, changed so that the folder is never hidden."""
-    return f"%{ord(group[0]):X}{group[1:]}" if group[0] in ".%" else group
+def folder_of(group: str) -> str:
+    """Return the name of a group's folder: a name that a folder can have, changed so that it is never hidden.
+
+    Raises:
+        Refused: it is too long for a folder.
+    """
+    name = _NAMES.name_of(group)
+    return f"%{ord(name[0]):X}{name[1:]}" if name[0] in _CHANGED else name
 
 
-def _group(folder: str) -> str:
-    return {"%2E": ".", "%25": "%"}.get(folder[:3], folder[:3]) + folder[3:]
+def group_of(folder: str) -> str:
+    """Return the group of a folder."""
+    return _NAMES.group_of({"%2E": ".", "%25": "%", "%3A": ":"}.get(folder[:3], folder[:3]) + folder[3:])
 
 
-def _is_named(group: str) -> bool:
-    """Whether a group can have this name: others have made other folders."""
-    with suppress(SettingsError):
-        return bool(check_group(group))
+def _has(group: str, folder: str) -> bool:
+    """Whether a folder is that of a group: others have made other folders."""
+    with suppress(SettingsError, Refused):
+        return folder_of(check_group(group)) == folder
     return False
 
 

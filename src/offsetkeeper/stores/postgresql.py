@@ -249,7 +249,7 @@ class PostgreSQLStore(TableStore):
         """Log that missing positions may be hidden. This is not refused, as a policy may let them through."""
         for each in self._obstacles():
             if each.startswith("row-level security"):
-                log.warning("%s: group %s lacks positions: %s may hide them", self.address, group, each)
+                log.warning("%s: group %r lacks positions: %s may hide them", self.address, group, each)
 
     def _obstacles(self) -> Sequence[str]:
         with self._connections.lend() as connection, self._connections.request(connection):

@@ -117,13 +117,16 @@ class TableStore(BaseStore):
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
-        return self._tables.snapshot(group, self._read(5, self._LOAD, *[group] * self._LOAD.count("?")))
+        return self._snapshot(group, self._name(group))
+
+    def _snapshot(self, group: str, name: str) -> Snapshot:
+        return self._tables.snapshot(group, self._read(5, self._LOAD, *[name] * self._LOAD.count("?")))
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
         entries, last = list[Entry](), _LAST
         while page := min(_PAGE, limit - len(entries)):
-            rows = self._read(2, HISTORY, group, group, _LAST, last, page)
+            rows = self._read(2, HISTORY, self._name(group), self._name(group), _LAST, last, page)
             entries += self._tables.entries(group, rows)
             if len(rows) < page:
                 break
@@ -132,11 +135,19 @@ class TableStore(BaseStore):
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`."""
-        return sorted({group for (group,) in self._read(1, self._GROUPS) if isinstance(group, str)})
+        return sorted({self._group(name) for (name,) in self._read(1, self._GROUPS) if isinstance(name, str)})
 
     def close(self) -> None:
         """See `Store.close`."""
         self._connections.close()
+
+    def _name(self, group: str) -> str:
+        """Return the value of `group_id` in the rows of a group."""
+        return group
+
+    def _group(self, name: str) -> str:
+        """Return the group of the rows with this `group_id`."""
+        return name
 
     def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         """Return the rows of a statement with names as in `Tables.sql`, and with `?` for each parameter.

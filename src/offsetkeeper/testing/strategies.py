@@ -16,6 +16,10 @@ from offsetkeeper.core.offsets import MAX_OFFSET, MAX_PARTITION, OffsetRange, Po
 from offsetkeeper.errors import SettingsError
 
 _ODD_GROUPS = (
+    "team/orders:v2",
+    "..",
+    " a\t",
+    "a\nb",
     "it's",
     '"quoted"',
     "x'; DROP TABLE kafka_offsets; --",
@@ -30,6 +34,7 @@ _ODD_GROUPS = (
     "🦆",
     "g" * 249,
 )
+_LONGEST = 27  # characters, each of which a store may write as nine
 _ODD_TOPICS = ("NULL", "null", "a.b-c_d", "...", "-", "0", "t" * 249)
 
 
@@ -41,7 +46,7 @@ def _is_group(name: str) -> bool:
     return True
 
 
-groups = st.sampled_from(_ODD_GROUPS) | st.text(min_size=1, max_size=60).filter(_is_group)
+groups = st.sampled_from(_ODD_GROUPS) | st.text(min_size=1, max_size=_LONGEST).filter(_is_group)
 topics = st.sampled_from(_ODD_TOPICS) | st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=20)
 topic_partitions = st.builds(TopicPartition, topics, st.integers(0, MAX_PARTITION))
 offsets = st.integers(0, MAX_OFFSET) | st.integers(0, 9)

@@ -43,7 +43,7 @@ function asked(form) {
 }
 
 async function post(form, action, body) {
-  const answer = await fetch(`/api/${action}/${encodeURIComponent(form.dataset.group)}`, {
+  const answer = await fetch(`/api/${action}/${form.dataset.path}`, {
     method: "POST",
     headers: { "content-type": "application/json", authorization: `Bearer ${form.elements.token.value}` },
     body: JSON.stringify(body),

@@ -24,7 +24,7 @@ from offsetkeeper.errors import BrokerError, BrokerUnavailable, StoreError
 from offsetkeeper.kafka.clients import library
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.codes import CodeVerdict, judge
-from offsetkeeper.kafka.consumers import group_consumers
+from offsetkeeper.kafka.consumers import can_be_asked, group_consumers
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, TopicFacts
 from offsetkeeper.operate.doctor.facts import Clocked, Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
 from offsetkeeper.operate.doctor.outputs import describe, server_facts, shown, written_topics
@@ -238,6 +238,8 @@ def _span_s(
 
 def _published(cluster: KafkaCluster, group: str, asked: Collection[TopicPartition], refused: list[Refusal]) -> bool:
     """Whether the group has offsets in Kafka. The group is not joined. Without permission to ask, the answer is no."""
+    if not can_be_asked(group):
+        return False
     try:
         return bool(group_consumers(cluster, _OFFSETS_S).offsets(group, asked))
     except library().KafkaException as error:

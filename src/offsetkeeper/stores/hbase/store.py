@@ -230,7 +230,7 @@ class HBaseStore(BaseStore):
             self._unpublished = False
         except OffsetkeeperError as error:
             self._unpublished = True
-            log.warning("%s: some offsets are published with the next change only: %s", snapshot.group, error)
+            log.warning("group %r: some offsets are published with the next change only: %s", snapshot.group, error)
             return False
         return True
 

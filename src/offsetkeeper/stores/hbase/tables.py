@@ -105,7 +105,11 @@ class Tables:
         return positions, newest
 
     def groups(self) -> set[str]:
-        """Return the groups with rows, with at most two requests for each topic of a group."""
+        """Return the groups with rows, with few requests for each topic of a group.
+
+        Where a group has rows, those of another group are not seen whose name is the first one's, a colon and more than
+        one character, of which the first is that of the time.
+        """
         groups = set[str]()
         try:
             with self._connections.lend() as client:
@@ -113,9 +117,9 @@ class Tables:
                 while rows := scan(client, self.offsets, start, b"", column=_FAMILY, most=_AT_ONCE, how="keys"):
                     for row in rows:  # of many groups, where each has few
                         topic, _, rest = row.row.partition(b":")
-                        group, colon, _ = rest.rpartition(b":")
+                        group, colon, at = rest.rpartition(b":")
                         groups |= {group.decode("utf-8", "replace")} if colon else set()
-                        start = b"%b:%b;" % (topic, group) if colon else row.row + b"\0"  # ; is next to :
+                        start = b"%b:%b:%b:" % (topic, group, at[:1]) if colon else row.row + b"\0"  # : follows 9
         except NoTable:
             pass
         return groups
@@ -149,9 +153,14 @@ class Tables:
             start = topic + b";"
 
     def _newest(self, client: Any, topic: bytes, group: str) -> list[Row]:
-        prefix = b"%b:%b" % (topic, group.encode())
-        rows = scan(client, self.offsets, prefix + b";", prefix + b":", column=_FAMILY, most=1, how="back")
-        return [row for row in rows if row.row.startswith(prefix + b":")]
+        prefix = b"%b:%b:" % (topic, group.encode())
+        start = prefix + b":"  # after all digits
+        while rows := scan(client, self.offsets, start, prefix, column=_FAMILY, most=1, how="back"):
+            other, colon, _ = rows[0].row.removeprefix(prefix).rpartition(b":")
+            if not colon:
+                return [row for row in rows if row.row.startswith(prefix)]
+            start = b"%b%b:" % (prefix, other)  # before all rows of that group, whose name goes on after the colon
+        return []
 
     def _load(self, row: Row, column: bytes, value: bytes, group: str) -> tuple[TopicPartition, Position]:
         where = f"{self._address}, group {group!r}, its last row"

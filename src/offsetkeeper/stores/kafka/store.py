@@ -45,11 +45,11 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.kafka import ledger_log
-from offsetkeeper.kafka.consumers import Gone
+from offsetkeeper.kafka.consumers import Gone, can_be_asked
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.replication import KafkaFacts, Severity, replication
 from offsetkeeper.stores.base import BaseStore
-from offsetkeeper.stores.group_names import group_of, name_of
+from offsetkeeper.stores.group_names import Names
 from offsetkeeper.stores.kafka.clients import Clients
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,10 @@ _OVERHEAD = 1_024  # bytes of a message without its value
 _WHOLE_EVERY_S = 86_400.0
 _LOOKS = 10
 _POINTER_EVERY = 10  # versions; a start reads the records since
-_UNSAFE = re.compile("[^ -~]")  # librdkafka cannot commit for groups with such characters
+# librdkafka drops spaces at the beginning, and the process dies if nothing is left. Older releases of it could not
+# commit for groups with characters other than ASCII.
+NAMES = Names(re.compile("^ "), quoted=re.compile("[^ -~]"))
+_POINTERS = Names(re.compile("/"))  # so that none is a group of `Topic`, offsetkeeper.<group>/<output>
 
 
 class _Seen(NamedTuple):
@@ -117,7 +120,7 @@ class KafkaStore(BaseStore):
             seen = self._look(group)
             if seen.head is not None:
                 return seen.snapshot
-            found = self._committed(self._name(group))
+            found = self._committed(self._name(group)) or self._committed_by_others(group)
         return empty(group, {tp: Position(offset) for tp, offset in found.items()})
 
     def apply(self, change: Change) -> None:
@@ -156,8 +159,8 @@ class KafkaStore(BaseStore):
             own = {line.group for line in ledger_log.undeleted(lines).values()}
             others = {name for name in self._clients.groups() if not name.startswith(f"{_TOPIC}.")}
             names = {name for name in own | others if name.startswith(self._prefix)}
-            found = {name for name in names if name in own or self._committed(name)}
-        return sorted(group_of(name.removeprefix(self._prefix), _UNSAFE) for name in found)
+            found = {name for name in names if name in own or not can_be_asked(name) or self._committed(name)}
+        return sorted({NAMES.group_of(name.removeprefix(self._prefix)) for name in found})
 
     def published_offsets(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of the consumer group, of the partitions in its ledger; see `Publishing`.
@@ -209,7 +212,7 @@ class KafkaStore(BaseStore):
         if not self._exists():
             return None, 0
         pointer = TopicPartition(self._topic, 0)
-        at = self._clients.consumers.offsets(f"{_TOPIC}.{self._name(group)}", [pointer]).get(pointer)
+        at = self._clients.consumers.offsets(self._pointer(group), [pointer]).get(pointer)
         with suppress(Gone):
             lines, end = self._read(group, at) if at is not None else ([], 0)
             if lines and lines[0].offset == at and lines[0].value:
@@ -257,7 +260,7 @@ class KafkaStore(BaseStore):
                 self._commit(name, every if whole else {tp: every[tp] for tp in moved or () if tp in every})
                 if whole or seen.head.version % _POINTER_EVERY == 0:
                     pointer = {TopicPartition(self._topic, 0): seen.head.offset}
-                    self._clients.consumers.commit(f"{_TOPIC}.{name}", pointer)
+                    self._clients.consumers.commit(self._pointer(group), pointer)
                 if whole:
                     self._published[group] = environment.monotonic()
                 if self._end() == seen.end:
@@ -287,25 +290,38 @@ class KafkaStore(BaseStore):
         asked = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
         return self._clients.consumers.offsets(name, asked)
 
+    def _committed_by_others(self, group: str) -> dict[TopicPartition, int]:
+        name = self._others_name(group)
+        if not can_be_asked(name):
+            if name in self._clients.groups():
+                raise Refused(
+                    f"{name!r} is a group in Kafka, and its offsets cannot be read: the client library drops white "
+                    "space at the beginning of a name, so it would read those of another group. Give the run a group "
+                    "with another name, and set its offsets: offsetkeeper reset --from-file"
+                )
+            return {}
+        return self._committed(name) if name else {}
+
     def _offsets(self, snapshot: Snapshot) -> dict[TopicPartition, int]:
         """Return the offsets committed in Kafka for the partitions of a ledger."""
         return self._clients.consumers.offsets(self._name(snapshot.group), snapshot.positions)
 
     def _check(self, group: str) -> None:
         """Before the first change of this process: create the topic, and refuse unsafe situations."""
-        name = self._name(group)
-        if members := self._clients.members(name, self._topic):
-            raise Refused(
-                f"nothing was written: {members} consumers are in Kafka's group {name!r} and commit its offsets. "
-                "Stop them, or give this run another group"
-            )
+        known = self._seen[group].snapshot
+        others = self._others_name(group) if not known.version else ""
+        for name in filter(can_be_asked, filter(None, (self._name(group), others))):
+            if members := self._clients.members(name, self._topic):
+                raise Refused(
+                    f"nothing was written: {members} consumers are in Kafka's group {name!r} and commit its offsets. "
+                    "Stop them, or give this run another group"
+                )
         if not self._exists():
             self._clients.create_topic(self._topic, {**_CONFIG, "max.message.bytes": str(self._largest + 100_000)})
             self._checked = True
         if not self._judged:
             self._judge()
             self._judged = True
-        known = self._seen[group].snapshot
         if found := differences(known.positions, self._offsets(known)):
             log.warning("%s", told(group, found))
 
@@ -348,7 +364,14 @@ class KafkaStore(BaseStore):
         return self._read(group)[0] if self._exists() else []
 
     def _name(self, group: str) -> str:
-        return self._prefix + name_of(group, _UNSAFE)
+        return self._prefix + NAMES.name_of(group)
+
+    def _pointer(self, group: str) -> str:
+        return f"{_TOPIC}.{self._prefix}{_POINTERS.name_of(NAMES.name_of(group))}"
+
+    def _others_name(self, group: str) -> str:
+        """Return the name that another program uses for a group in Kafka, if this store uses another; else empty."""
+        return f"{self._prefix}{name}" if (name := NAMES.others_name(group)) else ""
 
     def _where(self, line: Line) -> str:
         return f"record {line.key} at offset {line.offset} of topic {self._topic} in {self.address}"

@@ -47,17 +47,18 @@ class Statements(NamedTuple):
     writes: list[str]
 
 
-def statements(change: Change, tables: Tables, kept: int, literal: Literal) -> Statements:
+def statements(name: str, change: Change, tables: Tables, kept: int, literal: Literal) -> Statements:
     """Return the statements of a change.
 
     Args:
+        name: the group's name in the tables.
         change: the change.
         tables: names of the tables.
         kept: number of history entries.
         literal: writes a value as SQL.
     """
     values = {
-        "group": literal(change.after.group),
+        "group": literal(name),
         "version": str(change.before.version),
         "mark": literal(control_mark(change.before)),
         "control": literal(dump_control(change.after)),

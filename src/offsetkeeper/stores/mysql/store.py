@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -11,7 +12,8 @@ from pymysql.constants import ER
 
 from offsetkeeper.clients.mysql import OURS, Connection, Connections, Result, code_of, is_conflict, read_url
 from offsetkeeper.clients.mysql_server import clock_ms, database_identity, server_settings, triggers
-from offsetkeeper.core.model import Change
+from offsetkeeper.core.codec import empty
+from offsetkeeper.core.model import LONGEST_GROUP, Change, Snapshot
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -20,11 +22,14 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
+from offsetkeeper.stores.group_names import Names
 from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
 from offsetkeeper.stores.mysql.tables import check_tables, make_tables
 from offsetkeeper.stores.tables import LOAD, VERSION, TableStore, of_columns, table_names
 
 _EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
+# To most collations a name is equal to itself with spaces at its end. A column has 249 characters.
+NAMES = Names(re.compile(r" \Z"), longest=LONGEST_GROUP)
 _MARK = "offsetkeeper"  # a savepoint, gone with its transaction
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
 
@@ -52,6 +57,21 @@ class MySQLStore(TableStore):
         self._ready = False
         self._connections: Connections = Connections(read, library, self._prepare_own, several=True)
         self._lent = Connections(read, library, self._prepare, several=False)
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`.
+
+        Raises:
+            Refused: also if another program has rows of the group, which ends with a space.
+        """
+        found, others = super().load(group), NAMES.others_name(group)
+        if others and found == empty(group) and self._snapshot(group, others).rows:
+            raise Refused(
+                f"{self._tables.where} has rows of group {group!r}, written by another program. MySQL may not tell a "
+                f"name that ends with a space from the one without, so this store writes {self._name(group)!r} in its "
+                "place. To take the offsets over, set group_id of these rows to that; else delete them"
+            )
+        return found
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
@@ -99,7 +119,7 @@ class MySQLStore(TableStore):
     def _transact(self, connection: Connection, change: Change) -> Iterator[Connection]:
         self._statements(connection, change)  # refuse a change that is too large before it begins
         with self._lent.request(connection):
-            version = connection.execute(self._sql(VERSION), (change.after.group,))
+            version = connection.execute(self._sql(VERSION), (self._name(change.after.group),))
             self._check_version(change, version.fetchall())
             connection.execute("START TRANSACTION")
             connection.execute(f"SAVEPOINT {_MARK}")
@@ -146,7 +166,8 @@ class MySQLStore(TableStore):
             raise self._conflict(connection, change, what) from error
 
     def _statements(self, connection: Connection, change: Change) -> Statements:
-        wanted = statements(change, self._tables, self._settings.history, connection.escape)
+        name = self._name(change.after.group)
+        wanted = statements(name, change, self._tables, self._settings.history, connection.escape)
         size = largest(wanted)
         if size > connection.packet:
             raise Refused(
@@ -181,6 +202,12 @@ class MySQLStore(TableStore):
     def _obstacles(self) -> Sequence[str]:
         with self._connections.lend() as connection, self._connections.request(connection):
             return triggers(connection, self._settings.schema, table_names(self._settings))
+
+    def _name(self, group: str) -> str:
+        return NAMES.name_of(group)
+
+    def _group(self, name: str) -> str:
+        return NAMES.group_of(name)
 
     def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):

@@ -18,12 +18,14 @@ from typing import NamedTuple
 
 from offsetkeeper.core.model import check_group
 from offsetkeeper.core.offsets import check_topic
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused, SettingsError
 
 DEFAULT = "offset:{topic}:{group}"
 _PLACES = re.compile(r"(\{topic\}|\{group\})")
 _GLOB = re.compile(r"([*?\[\]\\])")
 _ANY_TOPIC = "*"
+_CONTROL, _HISTORY = _OWN = ("offsetkeeper:control:", "offsetkeeper:history:")
+_EXPRESSIONS = {"topic": "[^:/]+", "group": "(?s:.+)"}  # a topic has no : and no /, so a key has one group only
 
 
 class Found(NamedTuple):
@@ -52,28 +54,38 @@ class Keys:
         self._expression = re.compile(self._regex())
 
     def positions(self, group: str, topic: str) -> str:
-        """The hash of a topic's offsets."""
-        return self._fill({"{topic}": topic, "{group}": group})
+        """The hash of a topic's offsets.
+
+        Raises:
+            Refused: by this template, it would be another group's control record or history.
+        """
+        key = self._fill({"{topic}": topic, "{group}": group})
+        if key.startswith(_OWN) and not self._parts[0].startswith(_OWN):
+            raise Refused(
+                f"group {group!r} cannot be kept with key={''.join(self._parts)!r} in the store's URL: the key {key!r} "
+                f"is reserved. Nothing was written. Let the template begin with another word, as {DEFAULT} does"
+            )
+        return key
 
     def control(self, group: str) -> str:
         """The hash with the control record."""
-        return f"offsetkeeper:control:{self.positions(group, _ANY_TOPIC)}"
+        return f"{_CONTROL}{self._fill({'{topic}': _ANY_TOPIC, '{group}': group})}"
 
     def history(self, group: str) -> str:
         """The list of entries."""
-        return f"offsetkeeper:history:{self.positions(group, _ANY_TOPIC)}"
+        return f"{_HISTORY}{self._fill({'{topic}': _ANY_TOPIC, '{group}': group})}"
 
     def patterns(self, group: str | None = None) -> tuple[str, str]:
         """Return the glob patterns of the hashes and the control records of one group, or of all groups."""
         parts = {"{group}": "*" if group is None else _escaped(group)}
         hashes = self._fill({"{topic}": "*", **parts}, escape=True)
         controls = self._fill({"{topic}": _escaped(_ANY_TOPIC), **parts}, escape=True)
-        return hashes, f"offsetkeeper:control:{controls}"
+        return hashes, f"{_CONTROL}{controls}"
 
     def parse(self, key: bytes) -> Found | None:
         """Return the group and the topic of a key, or None if the key does not fit the template."""
         try:
-            name = key.decode().removeprefix("offsetkeeper:control:")
+            name = key.decode().removeprefix(_CONTROL)
             match = self._expression.fullmatch(name)
             if match is None:
                 return None
@@ -94,7 +106,7 @@ class Keys:
             if not _PLACES.fullmatch(part):
                 pieces.append(re.escape(part))
             else:
-                pieces.append(f"(?P={name})" if name in seen else f"(?P<{name}>[^:/]+)")
+                pieces.append(f"(?P={name})" if name in seen else f"(?P<{name}>{_EXPRESSIONS[name]})")
                 seen.add(name)
         return "".join(pieces)
 

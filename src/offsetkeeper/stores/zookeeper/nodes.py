@@ -12,13 +12,16 @@ from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.offsets import Position, TopicPartition, check_partition
 from offsetkeeper.core.outside import load_stored, reason, unpack
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.stores.group_names import group_of, name_of
+from offsetkeeper.stores.group_names import Names
 
 Rows = Mapping[str, bytes]  # data by path
 _PLAIN = 8_192  # bytes; longer data is compressed
 _OPERATION = 80  # bytes of one operation in a multi without its path and data, but with the ACL of the node
-# Characters that are not allowed in a path of ZooKeeper.
-_UNSAFE = re.compile("[/\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+# What is not allowed in a path of ZooKeeper.
+NAMES = Names(
+    re.compile(r"[\x00-\x1f\x7f-\x9f]|^\.\.?\Z"),
+    quoted=re.compile("[/\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"),
+)
 _NUMBER = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _OFFSET = re.compile(rb"\s*(\d{1,19})\s*")
 
@@ -45,14 +48,14 @@ class Paths(NamedTuple):
 
 def paths_of(root: str, group: str) -> Paths:
     """Return the paths of a group below `root`."""
-    folder = f"{root}/consumers/{name_of(group, _UNSAFE)}"
+    folder = f"{root}/consumers/{NAMES.name_of(group)}"
     own = f"{folder}/offsetkeeper"
     return Paths(f"{folder}/offsets", f"{own}/ledger", f"{own}/history", f"{own}/unpublished")
 
 
 def group_at(name: str) -> str:
     """Return the group whose nodes are below a node with this name."""
-    return group_of(name, _UNSAFE)
+    return NAMES.group_of(name)
 
 
 def load_row(path: str, data: bytes | None, where: str) -> tuple[TopicPartition, Position]:

@@ -232,7 +232,7 @@ class ZooKeeperStore(BaseStore):
                     request.change(unchanged, chunk, known)
                 request.change(unchanged, {paths.unpublished: b""}, {paths.unpublished})
         except OffsetkeeperError as error:
-            log.warning("%s: some offsets are published with the next change only: %s", change.after.group, error)
+            log.warning("group %r: some offsets are published with the next change only: %s", change.after.group, error)
         else:
             self._seen[change.after.group] = written._replace(rows={})
 

@@ -18,6 +18,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.stores import open_store
+from offsetkeeper.stores.files import folder_of
 
 THOROUGH = int(os.environ.get("OFFSETKEEPER_THOROUGH", "1"))
 _NEWER_FORMAT = 99
@@ -152,9 +153,14 @@ class SqlMedium:
         """Run a statement, with `?` for each parameter, on a connection of its own, commit, and return the rows."""
         raise NotImplementedError
 
+    def group_id(self, group: str) -> str:
+        """Return the name of a group in the tables."""
+        return group
+
     def read_positions(self, url: str, group: str) -> Mapping[TopicPartition, int]:
         """See `Medium`."""
-        rows = self.sql(url, 'SELECT topic, partition, "offset" FROM kafka_offsets WHERE group_id = ?', group)
+        name = self.group_id(group)
+        rows = self.sql(url, 'SELECT topic, partition, "offset" FROM kafka_offsets WHERE group_id = ?', name)
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
     def read_version(self, url: str, group: str) -> int:
@@ -220,11 +226,6 @@ def with_setting(url: str, setting: str) -> str:
 def ledger_of(store: Store, group: str = "orders") -> Ledger:
     """Return a ledger that waits for a store no longer than a test should."""
     return Ledger(store, group, retry_timeout_s=60)
-
-
-def folder_of(group: str) -> str:
-    """Return the name of a group's folder."""
-    return f"%{ord(group[0]):02X}{group[1:]}" if group[0] in ".%" else group
 
 
 def _changed(change: Callable[[dict[str, Any]], Any], text: bytes) -> bytes:

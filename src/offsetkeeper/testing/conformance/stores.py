@@ -117,6 +117,14 @@ class StoreConformance(AnswerConformance):
     @example(names={"\u212b", "\u00c5", "\uf900", "\u8c48", "\u00df", "ss"})
     @example(names={"a b", "a  b", "a+b", "a%20b", "a_b", "a\\b"})
     @example(names={".a", "%2Ea", "%252Ea"})
+    @example(names={".", "..", "%2E", ":%2E", ":."})
+    @example(names={"a", " a", "a ", "a  ", "a%20", ":a%20", ":%20a"})
+    @example(names={" ", "\t", "\t ", ":", "%", "%%", ":%20", "-x", "\\"})
+    @example(names={"team/orders:v2", "team%2Forders%3Av2", ":team%2Forders%3Av2", "%3Ateam%2Forders%3Av2"})
+    @example(names={"team", "team/orders", "team/offsets", "team/orders/0", "team/", "/team", "//"})
+    @example(names={"a", "a:5", "a:1", "a:5:1", "a:b", ":a", "a:", "::", "control:*:a", "*:a", "*"})
+    @example(names={"a\nb", "a%0Ab", ":a%0Ab", "a\x85b", "a\x7f", "a\u2028b", "a\u200bb", "a\ufffeb", "a\ufeffb"})
+    @example(names={"\U0001f986", "%F0%9F%A6%86", ":%F0%9F%A6%86", ":%25F0%259F%25A6%2586", "%25F0%259F%25A6%2586"})
     def test_groups_of_any_name_are_kept_apart(self, store: Store, url: str, names: set[str]) -> None:
         """Quotes, unicode and whatever else is a group name."""
         for number, name in enumerate(sorted(names)):
@@ -124,7 +132,9 @@ class StoreConformance(AnswerConformance):
         for number, name in enumerate(sorted(names)):
             assert store.load(name).positions == {A: Position(number)}
             assert self.read_positions(url, name) == {A: number}
-        assert names <= set(store.groups())
+        listed = store.groups()
+        assert names <= set(listed)
+        assert len(listed) == len(set(listed))
 
     def test_groups_are_listed_sorted_each_once(self, store: Store, url: str) -> None:
         """Those with a ledger, those with nothing but positions of another program, and those with both."""
@@ -189,7 +199,7 @@ class StoreConformance(AnswerConformance):
         assert store.load("orders") == change.after
         assert self.read_positions(url, "orders") == {A: 10, B: 20, C: 30}
 
-    @pytest.mark.parametrize("group", ["orders", "50%off"])
+    @pytest.mark.parametrize("group", ["orders", "50%off", "team/orders:v2"])
     def test_positions_of_another_program_are_taken_over(self, store: Store, url: str, group: str) -> None:
         """They are there before any ledger, and go on from where they are."""
         for tp, offset in ((A, 10), (C, 30)):
