@@ -79,5 +79,3 @@ def test_a_group_with_a_slash_and_a_colon_is_taken_over_and_operated(switch: Swi
     shown = named.run("offsetkeeper show shop")
     assert re.search(rf"{named.topic}\t0\t0\b", shown)
     assert not re.search(rf"{named.topic}\t1\t", shown)
-    named.run("offsetkeeper reset shop --undo --execute")
-    assert "(undo)" in named.run("offsetkeeper history shop") or "undo" in named.run("offsetkeeper history shop")
