@@ -14,7 +14,8 @@ import httpx
 
 from offsetkeeper.clients.pool import SENSELESS, senseless
 from offsetkeeper.clients.url import ClientUrl, check_size
-from offsetkeeper.clients.web import open_client
+from offsetkeeper.clients.web import open_client, way_of
+from offsetkeeper.clients.web_proxy import told_by_way
 from offsetkeeper.core.outside import LARGEST_STORED, check_values
 from offsetkeeper.core.silence import silent
 from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
@@ -160,13 +161,15 @@ class WebHdfs:
         except (KeyError, ValueError) as error:
             raise lost(f"{self._address}: the NameNode leads to no DataNode: {error!r}; check the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise self._broken(error, lost, late=late) from error
+            way = way_of(self._open(), getattr(error, "_request", None))
+            raise told_by_way(self._broken(error, lost, late=late), way) from error
         if answer.is_success and not _is_page(answer):
             return answer
         name, message = _exception(answer)
         if name and name == none_if:
             return None
-        raise self._refused(answer.status_code, name, message, lost, late=late)
+        refused = self._refused(answer.status_code, name, message, lost, late=late)
+        raise told_by_way(refused, way_of(self._open(), answer.request))
 
     def rename(self, path: str, to: str, option: str, lost: type[OffsetkeeperError] = StoreUnavailable) -> bool:
         """Rename a file and return whether that was done; with the option `NONE` it is not if the name is taken.
@@ -284,7 +287,7 @@ class WebHdfs:
         text = f"{self._address}: {type(error).__name__}: {error}"
         if late or isinstance(error, httpx.DecodingError):  # that is of this file
             return lost(text)
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError):
             if "CERTIFICATE" in str(error):
                 if why := self._objection(error.request.url):
                     return Refused(f"{self._address}: nothing was written: {why}")

@@ -31,6 +31,7 @@ from botocore.exceptions import ConnectionError as ConnectionBroken
 
 from offsetkeeper.clients.pool import SENSELESS, senseless
 from offsetkeeper.clients.url import ClientUrl, check_size
+from offsetkeeper.clients.web_proxy import by_way, told_by_way
 from offsetkeeper.core.patience import Patience, PatientFile
 from offsetkeeper.core.silence import silent
 from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
@@ -65,6 +66,17 @@ class _Bounded:
 
     def __init__(self, session: Any, address: str) -> None:
         self._session, self._address = session, address
+        self._asked = threading.local()
+
+    def begin(self) -> None:
+        """Forget the last request of this thread."""
+        self._asked.url = ""
+
+    def way(self) -> str:
+        """Return the words for an error if the last request of this thread went through a proxy."""
+        url = getattr(self._asked, "url", "")
+        proxy = self._session._proxy_config.proxy_url_for(url) if url else None  # noqa: SLF001 - it does not tell
+        return by_way(proxy or "", urlsplit(url).scheme)
 
     def send(self, request: Any) -> Any:
         """See botocore.
@@ -75,6 +87,7 @@ class _Bounded:
         headers = [value if isinstance(value, bytes) else value.encode() for value in request.headers.values()]
         if any(map(_BREAK.search, headers)):
             raise SettingsError(f"{self._address}: a key or the session token has a line break: take it out")
+        self._asked.url = request.url
         streams, request.stream_output = request.stream_output, True
         answer = self._session.send(request)
         if not streams or answer.status_code >= _NOT_DONE:
@@ -177,9 +190,10 @@ class Connection:
                     if self._client is None:
                         self._client = self._connect()
                     client = self._client
+                client._endpoint.http_session.begin()  # noqa: SLF001 - see `_connect`
                 yield client
         except (BotoCoreError, ClientError) as error:
-            raise self._failure(error, lost) from self._cause(error)
+            raise told_by_way(self._failure(error, lost), self._way()) from self._cause(error)
         except OffsetkeeperError:
             raise
         except SENSELESS as error:
@@ -187,7 +201,11 @@ class Connection:
                 raise lost(senseless(self._address, error, "endpoint_url, and what lies between")) from self._cause(
                     error
                 )
-            raise self._failure(error, lost) from self._cause(error)
+            raise told_by_way(self._failure(error, lost), self._way()) from self._cause(error)
+
+    def _way(self) -> str:
+        client = self._client
+        return str(client._endpoint.http_session.way()) if client else ""  # noqa: SLF001 - see `_connect`
 
     def pages(self, prefix: str, **where: str) -> Iterator[dict[str, Any]]:
         """Yield the pages of a list of the objects whose keys begin with a prefix.

@@ -9,6 +9,7 @@ from typing import Any
 import httpcore
 import httpx
 
+from offsetkeeper.clients.web_proxy import by_way
 from offsetkeeper.core.patience import Patience
 
 
@@ -24,6 +25,18 @@ def open_client(timeout: float, **settings: Any) -> httpx.Client:
     for transport in filter(None, transports):
         transport._pool._network_backend = _Network()  # noqa: SLF001
     return client
+
+
+def way_of(client: httpx.Client, request: httpx.Request | None) -> str:
+    """Return the words for an error if a request of a client of `open_client` went through a proxy."""
+    if request is None:
+        return ""
+    pool = getattr(client._transport_for_url(request.url), "_pool", None)  # noqa: SLF001 - as above
+    proxy = getattr(pool, "_proxy_url", None)
+    if proxy is None:
+        return ""
+    host = proxy.host.decode()
+    return by_way(f"//{f'[{host}]' if ':' in host else host}:{proxy.port}", request.url.scheme)
 
 
 class _Network(httpcore.SyncBackend):

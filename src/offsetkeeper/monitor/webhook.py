@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from offsetkeeper.clients.web import open_client
+from offsetkeeper.clients.web import open_client, way_of
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.tls import Tls, may_be_objection
 from offsetkeeper.errors import OffsetkeeperError, SettingsError
@@ -80,19 +80,19 @@ class Webhook:
         retry(_NotTaken, self._retry_timeout_s, lambda _: self._post(notice), first_s=0.2, longest_s=30.0)
 
     def _post(self, notice: Notice) -> None:
-        try:
-            with (
-                open_client(self._timeout_s) as client,
-                client.stream("POST", self._url, json=notice.as_dict()) as answer,
-            ):
-                pass  # its content is not read: it may have no end
-        except httpx.TransportError as error:
-            why = self._objection() if may_be_objection(str(error)) else ""
-            raise _NotTaken(f"no answer ({why or type(error).__name__})") from None
+        with open_client(self._timeout_s) as client:
+            request = client.build_request("POST", self._url, json=notice.as_dict())
+            way = way_of(client, request)
+            try:
+                answer = client.send(request, stream=True)
+                answer.close()  # its content is not read: it may have no end
+            except httpx.TransportError as error:
+                why = self._objection() if may_be_objection(str(error)) else ""
+                raise _NotTaken(f"no answer ({why or type(error).__name__}{way})") from None
         if answer.status_code in _TOLD_AGAIN:
-            raise _NotTaken(f"it answered {answer.status_code}")
+            raise _NotTaken(f"it answered {answer.status_code}{way}")
         if not answer.is_success:
-            raise SettingsError(f"it answered {answer.status_code}: check the webhook's URL")
+            raise SettingsError(f"it answered {answer.status_code}: check the webhook's URL{way}")
 
     def _objection(self) -> str:
         """Return why the certificate is not accepted, or the empty text. The variables are those that httpx reads."""
