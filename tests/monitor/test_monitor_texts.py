@@ -141,6 +141,8 @@ def test_each_status_has_a_colour_of_its_kind() -> None:
     style = resources.files("offsetkeeper.monitor").joinpath("static/page.css").read_text("utf-8")
     toned = {name for rule in re.findall(r"^(.+) \{ --tone:", style, re.MULTILINE) for name in rule.split(", ")}
     assert {f".{slug(word)}" for word in Status} - toned == set()
+
+
 def test_a_group_of_any_name_has_its_page_its_answers_and_its_changes(scene: Scene) -> None:
     """By the links of the page, as a browser follows them: it drops `..`, and a slash would begin another part."""
     topic = scene.topic(1, 5)

@@ -141,10 +141,16 @@ class Producer(threading.Thread):
             place = message.topic(), message.partition(), message.offset()
             self.letters[bad.kind].append(Letter(*place, bad.key, bad.value))
 
-        self._send(producer, self._random.choice(list(TOPICS)), bad.key, bad.value, acknowledge)
+        self._send(producer, self._random.choice(list(TOPICS)), bad.key, bad.value, acknowledge, bad.time_ms)
 
     def _send(
-        self, producer: Any, topic: str, key: str | bytes, value: str | bytes, acknowledge: Callable[[Any], None]
+        self,
+        producer: Any,
+        topic: str,
+        key: str | bytes,
+        value: str | bytes,
+        acknowledge: Callable[[Any], None],
+        time_ms: int = 0,
     ) -> None:
         def on_delivery(error: Any, message: Any) -> None:
             if error is not None:
@@ -152,7 +158,7 @@ class Producer(threading.Thread):
             else:
                 acknowledge(message)
 
-        producer.produce(topic, value, key=key, on_delivery=on_delivery)
+        producer.produce(topic, value, key=key, timestamp=time_ms, on_delivery=on_delivery)
 
 
 class Verdict(NamedTuple):

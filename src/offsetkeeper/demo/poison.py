@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any, NamedTuple
 
 LETTERS = "dead_letters"
 CREATE = f"""create table {LETTERS} (
@@ -30,11 +27,13 @@ class Bad(NamedTuple):
         kind: what is wrong with it.
         key: its key.
         value: its value.
+        time_ms: its time, in milliseconds since 1970; 0 for now.
     """
 
     kind: str
     key: bytes
     value: bytes
+    time_ms: int = 0
 
 
 class Letter(NamedTuple):
@@ -51,26 +50,28 @@ def _order(number: int, **changes: Any) -> bytes:
     return json.dumps({"id": number, "amount": 1, **changes}).encode()
 
 
-KINDS: Mapping[str, Callable[[int], tuple[bytes, bytes]]] = {
-    "no JSON": lambda number: (b"customer", b'{"id": %d' % number),
-    "no amount": lambda number: (b"customer", _order(number, amount=None)),
-    "an amount below zero": lambda number: (b"customer", _order(number, amount=-number)),
-    "a customer that is not UTF-8": lambda number: (b"caf\xe9", _order(number)),
-}
-"""By what is wrong with them: return key and value, from a number."""
+def _kinds(number: int) -> Iterator[Bad]:
+    yield Bad("no JSON", b"customer", b'{"id": %d' % number)
+    yield Bad("no amount", b"customer", _order(number, amount=None))
+    yield Bad("an amount below zero", b"customer", _order(number, amount=-number))
+    yield Bad("a customer that is not UTF-8", b"caf\xe9", _order(number))
+    yield Bad("a time in nanoseconds", b"customer", _order(number), 1_700_000_000 * 10**9)  # Spark cannot hold it
+
+
+KINDS = tuple(each.kind for each in _kinds(0))
+"""What is wrong with bad orders."""
+ANY_TIME = {"message.timestamp.after.max.ms": str(2**62)}
+"""Setting of a topic that takes such times."""
 
 
 def due(rate: int) -> Iterator[tuple[int, Bad]]:
-    """Yield bad orders and the numbers of the orders behind which they are produced: some of each kind.
+    """Return bad orders and the numbers of the orders behind which they are produced: some of each kind.
 
     Args:
         rate: orders in a second.
     """
     numbers = count(rate, _EVERY_S * rate)
-    for _ in range(_TIMES):
-        for kind, make in KINDS.items():
-            number = next(numbers)
-            yield number, Bad(kind, *make(number))
+    return zip(numbers, (bad for number in range(_TIMES) for bad in _kinds(number)), strict=False)
 
 
 def wrong(produced: Iterable[Letter], found: Sequence[Letter]) -> int:

@@ -71,7 +71,7 @@ class Demo:
             tell("Starting a Kafka broker")
             kafka = stack.enter_context(KafkaServer(progress=tell))
             for topic, partitions in orders.TOPICS.items():
-                kafka.create_topic(topic, partitions)
+                kafka.create_topic(topic, partitions, poison.ANY_TIME if self._poison else None)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="offsetkeeper-demo-"))
             place = self._output.place(url, kafka.bootstrap, str(Path(folder) / "orders"))
             self._output.make(place)
