@@ -271,7 +271,7 @@ def test_the_first_change_says_what_it_takes_over_of_another_program(
     told = f"2 positions that another program has stored are taken over, of {A.topic}"
     assert [entry.reason for entry in store.history("g")] == ["later", f"why; {told}"]
     said = [record.getMessage() for record in caplog.records if record.name == "offsetkeeper.core.ledger"]
-    assert said == [f"group g in {store.address}: {told}"]
+    assert said == [f"group 'g' in {store.address}: {told}"]
 
 
 def test_a_mark_is_made_once_though_its_first_try_lands_late(store: MemoryStore) -> None:
