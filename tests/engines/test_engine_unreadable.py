@@ -126,6 +126,28 @@ def test_without_a_quarantine_the_run_ends_with_an_error_that_names_the_offset(
     assert sum("begin" in event for event in lab.events()) <= 1  # another try would fail in the same way
 
 
+def test_what_sparks_connector_says_of_such_a_time_names_the_record_too(
+    lab: Lab, topic: NewTopic, tables: Callable[[str], list[Any]]
+) -> None:
+    source = fill(lab, topic, [NOW, NANOSECONDS], ["0", "1"])
+    says = f"{source} 0: the record at offset 1 has the time {NANOSECONDS} ms.*use reader='packed'"
+    for letters in (None, Table(lab.store, "letters")):
+        with pytest.raises(RecordUnreadable, match=says):
+            run(lab, source, letters, reader="connector")
+    assert tables('select "offset" from orders') == [(0,)]
+    assert tables("select * from letters") == []
+
+
+def test_letters_of_sparks_connector_are_the_same(
+    lab: Lab, topic: NewTopic, tables: Callable[[str], list[Any]]
+) -> None:
+    source = fill(lab, topic, [NOW, MICROSECONDS, NOW], ["0", "bad", "2"])
+    run(lab, source, Table(lab.store, "letters"), reader="connector")
+    [(offset, time, value, error)] = tables('select "offset", timestamp, value, error from letters')
+    assert (offset, time, value) == (1, None, b"bad")
+    assert error.endswith(f"; its time is left out: {MICROSECONDS} ms since 1970")
+
+
 def test_headers_that_cannot_be_read_are_left_out_of_the_letter(
     lab: Lab, topic: NewTopic, tables: Callable[[str], list[Any]], native: str
 ) -> None:

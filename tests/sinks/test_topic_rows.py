@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.kafka.clients import _room
 from offsetkeeper.sinks import MarkKey, Seen, Topic
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
@@ -187,6 +188,32 @@ def test_a_row_that_kafka_cannot_take_is_told_and_none_is_written(
     assert not committed(kafka_server.bootstrap, name)
     land(sink, right)
     assert len(committed(kafka_server.bootstrap, name)) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"message.max.bytes": "1000"},
+            "MSG_SIZE_TOO_LARGE.* Raise message.max.bytes in kafka=.*, and max.message.bytes of",
+        ),
+        ({"queue.buffering.max.kbytes": "1"}, "a message is larger than queue.buffering.max.kbytes.* Raise it"),
+    ],
+)
+def test_a_message_that_is_too_large_names_the_setting_and_is_not_waited_for(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, options: dict[str, str], told: str
+) -> None:
+    name = topic(1)
+    frame = spark.createDataFrame([(b"v" * size,) for size in (1, 2000)], "value binary")
+    with pytest.raises(RowMismatch, match=told):
+        land(Topic(kafka_server.bootstrap, name, kafka=options), frame)
+    assert committed(kafka_server.bootstrap, name) == []
+
+
+def test_a_message_as_large_as_the_settings_allow_has_room() -> None:
+    """Else none of more than 64 MB could be sent."""
+    assert _room({"message.max.bytes": "100000000"}) == {"queue.buffering.max.kbytes": "97657"}
+    assert _room({"message.max.bytes": "1000000"}) == _room({}) == _room({"message.max.bytes": "many"}) == {}
 
 
 def test_names_of_all_kinds_keep_a_mark_each(kafka_server: KafkaServer, topic: NewTopic) -> None:

@@ -262,10 +262,18 @@ class Turn:
             try:
                 self._producer.produce(*asked)
             except BufferError:
+                if not len(self._producer):
+                    raise self._no_room() from None
                 self._producer.poll(0.01)
             else:
                 return
             self._check()
+
+    def _no_room(self) -> RowMismatch:
+        return RowMismatch(
+            f"{self._slot.brokers}: a message is larger than queue.buffering.max.kbytes. Nothing was written. Raise it "
+            "in kafka={…} of Topic(…)"
+        )
 
     def _flush(self) -> None:
         while self._producer.flush(1.0):

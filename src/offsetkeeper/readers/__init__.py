@@ -21,6 +21,7 @@ from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.packed import AutoReader, PackedReader
 from offsetkeeper.readers.source import Source
 from offsetkeeper.readers.streaming import StreamStart
+from offsetkeeper.readers.unreadable import BAD_TIME, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,8 @@ _DAMAGED = (
     re.compile(r"Record (?:batch )?for partition (.+)-(\d+) at offset (\d+) is invalid, cause: ([^\r\n]*)"),
     re.compile(r"Received exception when fetching the next record from (.+)-(\d+)()\.()"),
 )
+# What Spark's connector says of a time that Spark's timestamp cannot hold.
+_BAD_TIME = re.compile(r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value (-?\d+) that overflows")
 
 
 class Reader(Protocol):
@@ -217,7 +220,10 @@ def task_error(error: Exception) -> OffsetkeeperError | None:
 
 
 def _damage(text: str) -> BrokerError | None:
-    """Return the error for a damaged record that Spark's connector has met; None if it has met none."""
+    """Return the error for a record that Spark's connector has met and cannot give; None if it has met none."""
+    if bad := _BAD_TIME.search(text):
+        what = f"{BAD_TIME.format(bad[4])}. Spark's connector cannot set it aside: use reader='packed'"
+        return unreadable((bad[1], int(bad[2]), int(bad[3])), what)
     found = next(filter(None, (mark.search(text) for mark in _DAMAGED)), None)
     if found is None:
         return None
