@@ -180,9 +180,13 @@ def arrays(rows: pa.RecordBatch) -> list[bytes]:
     Raises:
         RowMismatch: PostgreSQL cannot hold a value.
     """
-    ends = pa.array([0, rows.num_rows], pa.int32())
-    lists = (pa.ListArray.from_arrays(ends, column) for column in rows.columns)
-    return [_named(name, each, _list)[0].as_py() for name, each in zip(rows.schema.names, lists, strict=True)]
+    return [_named(name, column, _array) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
+
+
+def _array(column: pa.Array) -> bytes:
+    """Return the values as a one-dimensional array with the lower bound 1."""
+    head = struct.pack(">iiiii", 1, 0, _oid(column.type), len(column), 1)
+    return head + bytes(_bytes_of(_join(*_field(column))))
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
