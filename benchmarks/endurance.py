@@ -6,6 +6,8 @@ What Spark keeps for its page is cut to a few entries, so that a slope is of wha
 within batches, and take no part in their time: the heap's live bytes after forced collections, the resident bytes of
 Python, and threads and open files of Python and Java together. The first fifth of the batches warms up and does not
 count. Slopes are of the straight line nearest to the looks; the time is that of the last tenth against the second.
+`catalog_rows` is what a batch adds to `pg_class` and `pg_attribute` of PostgreSQL, which vacuum has to remove. Servers
+are started only for the sinks that need them.
 """
 
 from __future__ import annotations
@@ -19,20 +21,37 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
+import pyarrow as pa
+import pymysql
 from confluent_kafka import Producer
+from deltalake import DeltaTable as Lake
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import Pipeline
-from offsetkeeper.sinks import Function, Idempotent, Outputs, Sink, Table, Transaction
+from offsetkeeper.sinks import (
+    Cassandra,
+    DeltaTable,
+    Files,
+    Function,
+    Idempotent,
+    Outputs,
+    Sink,
+    Table,
+    Topic,
+    Transaction,
+)
 from offsetkeeper.testing.artifacts import fetch_jars
+from offsetkeeper.testing.cassandra import CassandraServer
 from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from structured import scratch
 from tasks import say
@@ -46,6 +65,8 @@ _KEPT = (
     "spark.ui.retainedTasks",
     "spark.sql.ui.retainedExecutions",
 )
+_MADE = "select sum(n_tup_ins) from pg_stat_sys_tables where relname in ('pg_class', 'pg_attribute')"
+_CASSANDRA = 'topic text, partition int, "offset" bigint, primary key (topic, partition, "offset")'
 _COLUMNS = 'create table {} (topic text, "partition" int, "offset" bigint)'
 ENGINES = ("run", "start")
 
@@ -66,6 +87,7 @@ class Watch:
 
     spark: SparkSession
     batches: int
+    columns: Sequence[str] = ("topic", "partition", "offset")
     looks: list[Look] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     _left: float = 0.0
@@ -78,7 +100,7 @@ class Watch:
         if number >= self.batches // 5 and number % max(self.batches * 4 // 5 // _LOOKS, 1) == 0:
             self.looks.append(self._look(number))
         self._left = time.perf_counter()
-        return frame.select("topic", "partition", "offset")
+        return frame.select(*self.columns)
 
     def _look(self, number: int) -> Look:
         java: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to it
@@ -116,11 +138,67 @@ class Watch:
         }
 
 
-class Places(NamedTuple):
-    """Where rows and offsets go: a SQLite file and a PostgreSQL database, each with a table `rows`."""
+class Places:
+    """Where rows and offsets go. A place is made when it is first asked for, with a table `rows` if it has tables."""
 
-    sqlite: str
-    postgresql: str
+    def __init__(self, kafka: KafkaServer, folder: str, stack: ExitStack) -> None:
+        self.kafka, self.folder, self._stack = kafka, folder, stack
+
+    @cached_property
+    def sqlite(self) -> str:
+        """URL of a SQLite file."""
+        with closing(sqlite3.connect(f"{self.folder}/rows.db")) as connection:
+            connection.execute(_COLUMNS.format("rows"))
+        return f"sqlite:///{self.folder}/rows.db"
+
+    @cached_property
+    def postgresql(self) -> str:
+        """URL of a database of PostgreSQL."""
+        server = self._stack.enter_context(PostgreSQLServer())
+        url = server.url(server.create_database())
+        with psycopg.connect(url) as database:
+            database.execute(_COLUMNS.format('"rows"').encode())
+        return url
+
+    @cached_property
+    def mysql(self) -> str:
+        """URL of a database of MariaDB."""
+        server = self._stack.enter_context(MariaDBServer())
+        name = server.create_database()
+        with pymysql.connect(host="127.0.0.1", port=server.port, user="root", database=name) as connection:
+            connection.cursor().execute("create table `rows` (topic text, `partition` int, `offset` bigint)")
+        return server.url(name)
+
+    @cached_property
+    def cassandra(self) -> str:
+        """URL of a keyspace of Cassandra."""
+        server = self._stack.enter_context(CassandraServer())
+        keyspace = server.create_keyspace()
+        with server.session() as session:
+            session.execute(f"create table {keyspace}.rows ({_CASSANDRA})")
+        return server.url(keyspace)
+
+    @cached_property
+    def delta(self) -> str:
+        """Folder of a Delta Lake table."""
+        kinds = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
+        Lake.create(f"{self.folder}/delta", pa.schema(kinds))
+        return f"{self.folder}/delta"
+
+    @cached_property
+    def topic(self) -> str:
+        """Name of a topic."""
+        self.kafka.create_topic("written", _PARTITIONS)
+        return "written"
+
+    def catalog_rows(self) -> int:
+        """Return how many rows the catalogs of PostgreSQL have got, if it was started."""
+        if "postgresql" not in vars(self):
+            return 0
+        time.sleep(1.2)  # until other sessions have told
+        with psycopg.connect(self.postgresql) as database:
+            [(found,)] = database.execute(_MADE).fetchall()
+            return int(found)
 
 
 def _status(process: Path, name: str) -> int:
@@ -143,6 +221,13 @@ SINKS: Mapping[str, Callable[[Places], tuple[Sink | Outputs, str]]] = {
     "idempotent": lambda at: (Idempotent(throw_away), at.sqlite),
     "table-sqlite": lambda at: (Table(at.sqlite, "rows"), at.sqlite),
     "table-postgresql": lambda at: (Table(at.postgresql, "rows"), at.postgresql),
+    "table-postgresql-elsewhere": lambda at: (Table(at.postgresql, "rows"), at.sqlite),
+    "table-mysql": lambda at: (Table(at.mysql, "rows"), at.mysql),
+    "table-mysql-elsewhere": lambda at: (Table(at.mysql, "rows"), at.sqlite),
+    "topic": lambda at: (Topic(at.kafka.bootstrap, at.topic), at.sqlite),
+    "files": lambda at: (Files(f"{at.folder}/files"), at.sqlite),
+    "delta": lambda at: (DeltaTable(at.delta), at.sqlite),
+    "cassandra": lambda at: (Cassandra(at.cassandra, "rows", key=("topic", "partition", "offset")), at.sqlite),
     "transaction": lambda at: (Transaction(insert), at.sqlite),
     "outputs": lambda at: (Outputs(archive=Idempotent(throw_away), rows=Table(at.sqlite, "rows")), at.sqlite),
 }
@@ -177,12 +262,10 @@ def fill(server: KafkaServer, topic: str, records: int) -> None:
         producer.flush(60)
 
 
-def go(watch: Watch, brokers: str, name: str, places: Places, engine: str) -> None:
-    """Read the topic of that name to its end, batch by batch."""
-    sink, store = SINKS[name](places)
-    pipeline = Pipeline(
-        group=f"endurance-{name}-{engine}", store=store, brokers=brokers, topics=["endurance"], max_records=_RECORDS
-    )
+def go(watch: Watch, brokers: str, group: str, way: tuple[Sink | Outputs, str], engine: str) -> None:
+    """Read the topic to its end, batch by batch; `way` is a sink, and the store beside it."""
+    sink, store = way
+    pipeline = Pipeline(group=group, store=store, brokers=brokers, topics=["endurance"], max_records=_RECORDS)
     if engine == "run":
         pipeline.run(watch.spark, watch, sink=sink, until="caught_up")
         return
@@ -201,19 +284,17 @@ def main() -> None:
     chosen = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # PySpark's, about the version of pandas
     found: dict[str, dict[str, float]] = {}
-    with KafkaServer() as server, PostgreSQLServer() as postgresql, scratch() as folder:
-        places = Places(f"sqlite:///{folder}/rows.db", postgresql.url(postgresql.create_database()))
-        with closing(sqlite3.connect(f"{folder}/rows.db")) as connection:
-            connection.execute(_COLUMNS.format("rows"))
-        with psycopg.connect(places.postgresql) as database:
-            database.execute(_COLUMNS.format('"rows"').encode())
-        spark = open_session()
+    with KafkaServer() as server, scratch() as folder, ExitStack() as stack:
+        places, spark = Places(server, folder, stack), open_session()
         fill(server, "endurance", chosen.batches * _RECORDS)
         for name in chosen.sinks or SINKS:
             for engine in chosen.engines:
-                watch = Watch(spark, chosen.batches)
-                go(watch, server.bootstrap, name, places, engine)
-                found[f"{name}, {engine}"] = watch.slopes()
+                watch = Watch(spark, chosen.batches, ("value",) if name == "topic" else Watch.columns)
+                way = SINKS[name](places)
+                before = places.catalog_rows()
+                go(watch, server.bootstrap, f"endurance-{name}-{engine}", way, engine)
+                added = round((places.catalog_rows() - before) / chosen.batches, 2)
+                found[f"{name}, {engine}"] = {**watch.slopes(), "catalog_rows": added}
                 say(f"{name}, {engine}: {found[f'{name}, {engine}']}")
         spark.stop()
     print(json.dumps({"benchmark": "endurance", "batches": chosen.batches, "a batch adds": found}))
