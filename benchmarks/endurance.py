@@ -6,7 +6,8 @@ What Spark keeps for its page is cut to a few entries, so that a slope is of wha
 within batches, and take no part in their time: the heap's live bytes after forced collections, the resident bytes of
 Python, and threads and open files of Python and Java together. The first fifth of the batches warms up and does not
 count. Slopes are of the straight line nearest to the looks; the time is that of the last tenth against the second.
-`catalog_rows` is what a batch adds to `pg_class` and `pg_attribute` of PostgreSQL, which vacuum has to remove. Servers
+`catalog_rows` is what a batch adds to `pg_class` and `pg_attribute` of PostgreSQL, which vacuum has to remove; it has a
+share of the tables that the start makes. Servers
 are started only for the sinks that need them.
 """
 
