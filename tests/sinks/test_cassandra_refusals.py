@@ -14,7 +14,7 @@ import pytest
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.sinks import Cassandra
 from offsetkeeper.sinks.cassandra.columns import CassandraColumn, limits_of
-from offsetkeeper.sinks.cassandra.task import Plan, changes
+from offsetkeeper.sinks.cassandra.task import RowPlan, changes
 from offsetkeeper.sinks.limits import RANK
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -211,7 +211,7 @@ def test_a_right_that_is_taken_away_is_no_record_s_fault(cassandra_shop: Shop) -
     assert (shop.orders(), way.seen(KEY).mark) == ({}, None)
 
 
-PLAN = Plan(
+PLAN = RowPlan(
     table="shop.orders",
     insert="",
     delete="",

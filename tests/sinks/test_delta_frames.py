@@ -384,7 +384,7 @@ def test_a_sink_is_shown_without_its_options_and_may_be_pickled(path: str) -> No
     sink = DeltaTable(f"file://{path}", storage_options={"token": "topsecret"})
     again = pickle.loads(pickle.dumps(sink))  # noqa: S301 - made here
     assert repr(sink) == repr(again) == f"DeltaTable({path!r}, mode='append')"
-    table = landing.Table(path, {"token": "topsecret"}, sink._target)
+    table = landing.DeltaTarget(path, {"token": "topsecret"}, sink._target)
     assert "topsecret" not in f"{table!r} {table.stage} {table.folder}"
 
 

@@ -53,7 +53,7 @@ def upserting(path: str, **settings: Any) -> Lander:
 
 def staged(path: str, name: str, *ids: int, options: Any = None) -> landing.Staged:
     """Return rows as a job of Spark stages them."""
-    plan = task.Plan(SCHEMA, (), (), f"part-{name}", "")
+    plan = task.FilePlan(SCHEMA, (), (), f"part-{name}", "")
     rows = pa.record_batch({"id": pa.array(ids, pa.int64()), "name": [name] * len(ids)})
     [reply] = task.write_files(task.Folder(path, options or {}), plan, iter([rows]))
     shape = landing.Shape.of(deltalake.DeltaTable(path, storage_options=options))
@@ -167,13 +167,13 @@ def test_others_who_write_the_table_meanwhile_hold_nothing_up(path: str, change:
 
 
 def test_a_table_that_changes_with_each_try_is_given_up(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    way, real = prepared(path), landing.Table._commit
+    way, real = prepared(path), landing.DeltaTarget._commit
 
-    def commit(self: landing.Table, table: Any, *arguments: Any) -> None:
+    def commit(self: landing.DeltaTarget, table: Any, *arguments: Any) -> None:
         deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
         real(self, table, *arguments)
 
-    monkeypatch.setattr(landing.Table, "_commit", commit)
+    monkeypatch.setattr(landing.DeltaTarget, "_commit", commit)
     monkeypatch.setattr(landing, "_TRIES", 3)
     with pytest.raises(SinkError, match="other writers keep changing"):
         append(way, way.seen(GROUP), path)
@@ -328,7 +328,7 @@ def test_the_files_that_were_merged_are_deleted(path: str) -> None:
 
 def test_a_file_has_the_rows_that_the_log_says(path: str) -> None:
     """In one row group, however many batches Spark makes of them."""
-    plan = task.Plan(SCHEMA, (), (), "part-many", "")
+    plan = task.FilePlan(SCHEMA, (), (), "part-many", "")
     many = [pa.record_batch({"id": pa.array([n], pa.int64()), "name": ["x"]}) for n in range(1000)]
     [reply] = task.write_files(task.Folder(path, {}), plan, iter(many))
     [file] = [task.File(**row) for row in reply.to_pylist()]
@@ -340,14 +340,14 @@ def test_a_file_has_the_rows_that_the_log_says(path: str) -> None:
 def test_a_row_group_ends_where_enough_bytes_wait(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pa.RecordBatch.from_pylist([{"id": 1, "name": "tea"}] * 10, SCHEMA)
     monkeypatch.setattr(task, "_ROW_GROUP_BYTES", 3 * rows.nbytes)
-    plan = task.Plan(SCHEMA, (), (), "part-groups", "")
+    plan = task.FilePlan(SCHEMA, (), (), "part-groups", "")
     [reply] = task.write_files(task.Folder(path, {}), plan, iter([rows] * 8))
     found = pq.ParquetFile(f"{path}/{reply['path'][0]}").metadata
     assert [found.row_group(number).num_rows for number in range(found.num_row_groups)] == [30, 30, 20]
 
 
 def test_a_task_that_fails_leaves_no_file(path: str) -> None:
-    plan = task.Plan(SCHEMA, (), (Limits("id"), Limits("name", "string", nullable=False)), "part-failed", "")
+    plan = task.FilePlan(SCHEMA, (), (Limits("id"), Limits("name", "string", nullable=False)), "part-failed", "")
     good = pa.record_batch({"id": pa.array([1], pa.int64()), "name": ["x"]})
     bad = pa.record_batch({"id": pa.array([1], pa.int64()), "name": pa.array([None], pa.string())})
     with pytest.raises(RowMismatch, match=r"column name .* must have a value"):

@@ -35,14 +35,14 @@ log = logging.getLogger("offsetkeeper")
 _SHIPPED = (errors, executors, codes, sql_codes, blame, connection, limits, nodes, outside, task, tls)
 
 
-class Rows(NamedTuple):
+class PlannedRows(NamedTuple):
     """A frame that fits the table, and the plan to write its rows."""
 
     frame: DataFrame
-    plan: task.Plan
+    plan: task.RowPlan
 
 
-def write_all(place: connection.Place, rows: Rows, window: task.Window) -> Collection[int]:
+def write_all(place: connection.Place, rows: PlannedRows, window: task.Window) -> Collection[int]:
     """Let the executors write all rows; return the numbers of the attempts that wrote them.
 
     Raises:
@@ -91,7 +91,7 @@ class CassandraTable:
         self._times.ahead, self._times.floor = clock_ahead(self.session), self._marks.newest()
         tell_ahead(self.session, self.target.schema, self._times.floor)
 
-    def stage(self, frame: DataFrame, batch: Batch) -> Rows:  # noqa: ARG002 - the protocol's signature
+    def stage(self, frame: DataFrame, batch: Batch) -> PlannedRows:  # noqa: ARG002 - the protocol's signature
         """See `Lander`. No row is written yet, because readers would see it at once."""
         columns = find_columns(self.session, self.target)
         if self.deletes is not None:
@@ -102,7 +102,7 @@ class CassandraTable:
         chosen = [col(column.name).alias(f"c{place}") for place, column in enumerate(there)]
         chosen += [] if self.deletes is None else [col(self.deletes).alias("gone")]
         chosen += ranked(last, {column.name for column in there}, self.target)
-        return Rows(last.select(*chosen), self._plan(there, in_order=ordered(frame.schema.fields, self.target)))
+        return PlannedRows(last.select(*chosen), self._plan(there, in_order=ordered(frame.schema.fields, self.target)))
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`."""
@@ -114,7 +114,7 @@ class CassandraTable:
         key: MarkKey,
         seen: Seen,
         mark: OutputMark,
-        staged: Rows | None,
+        staged: PlannedRows | None,
         check: Callable[[], object] = lambda: None,
     ) -> None:
         """See `Lander`. If it fails after the begin, rows may be written, but the mark is unchanged.
@@ -141,7 +141,7 @@ class CassandraTable:
         self._marks.change(key, state, State(str(mark), None, at), decides=True)
         self._times.floor = max(self._times.floor, at)  # the next batch may be landed under another name
 
-    def _write(self, staged: Rows, window: task.Window) -> None:
+    def _write(self, staged: PlannedRows, window: task.Window) -> None:
         attempts: Collection[int] = ()
         try:
             attempts = write_all(self.session.place, staged, window)
@@ -158,11 +158,11 @@ class CassandraTable:
                 "make it a boolean. Nothing was written"
             )
 
-    def _plan(self, columns: list[CassandraColumn], *, in_order: bool) -> task.Plan:
+    def _plan(self, columns: list[CassandraColumn], *, in_order: bool) -> task.RowPlan:
         names = tuple(column.name for column in columns)
         alone = sum(column.kind == "partition_key" for column in columns) == 1
         key = [name for name in names if name in self.target.key]
-        return task.Plan(
+        return task.RowPlan(
             table=str(self.target),
             insert=insert_into(self.target, names),
             delete=delete_from(self.target, key),

@@ -59,7 +59,7 @@ class Window(NamedTuple):
         return self.start + attempt - self.after
 
 
-class Plan(NamedTuple):
+class RowPlan(NamedTuple):
     """How rows are written.
 
     Attributes:
@@ -80,7 +80,9 @@ class Plan(NamedTuple):
     same_key: str
 
 
-def write_rows(place: Place, plan: Plan, window: Window, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def write_rows(
+    place: Place, plan: RowPlan, window: Window, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Write all rows, and return their number when they are durable.
 
     Raises:
@@ -122,7 +124,7 @@ _PART = "The batch is not committed; some of its rows may be written, and the ne
 
 
 @contextmanager
-def _told(plan: Plan) -> Iterator[None]:
+def _told(plan: RowPlan) -> Iterator[None]:
     """Tell a value that Cassandra refuses from a refusal of the user: the statements themselves were prepared."""
     try:
         yield
@@ -130,7 +132,7 @@ def _told(plan: Plan) -> Iterator[None]:
         raise judged(error.__cause__ or error, f"table {plan.table}: {error}. {_PART}") from error
 
 
-def changes(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any, ...]]]:
+def changes(plan: RowPlan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any, ...]]]:
     """Return for each row whether it is deleted, and the values of its statement without the write time.
 
     Raises:
@@ -160,7 +162,7 @@ def _values(kind: str, column: pa.Array) -> list[Any]:
     return values
 
 
-def _gone(plan: Plan, batch: pa.RecordBatch) -> list[bool]:
+def _gone(plan: RowPlan, batch: pa.RecordBatch) -> list[bool]:
     column = batch.column(len(plan.limits))
     if column.null_count:
         row = pc.index(column.is_null(), value=True).as_py()

@@ -20,7 +20,7 @@ from offsetkeeper.sinks.sink import Lander
 from offsetkeeper.sinks.table import Mode, parse_target
 
 if TYPE_CHECKING:
-    from offsetkeeper.sinks.delta.landing import Table
+    from offsetkeeper.sinks.delta.landing import DeltaTarget
 
 
 class DeltaTable:
@@ -86,14 +86,14 @@ class DeltaTable:
         table.check()
         return Lander(table.stage, table.seen, table.land, table.lost)
 
-    def _table(self) -> Table:
+    def _table(self) -> DeltaTarget:
         try:
             module = import_module("offsetkeeper.sinks.delta.landing")
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("offsetkeeper"):
                 raise
             raise MissingExtra(f"DeltaTable needs {error.name!r}: pip install 'offsetkeeper[delta,spark]'") from error
-        table: Table = module.Table(self._address, self._options, self._target)
+        table: DeltaTarget = module.DeltaTarget(self._address, self._options, self._target)
         return table
 
 

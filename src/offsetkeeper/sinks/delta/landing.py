@@ -90,7 +90,7 @@ class Staged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class DeltaTarget:
     """See `Lander`.
 
     Attributes:
@@ -127,7 +127,7 @@ class Table:
         names = [each.name for each in chosen]
         rows = shaped(frame, chosen, partitions, self.target)
         schema = pa.schema(table.schema().to_arrow())
-        plan = task.Plan(
+        plan = task.FilePlan(
             pa.schema([schema.field(name) for name in names]),
             tuple(partitions),
             tuple(limits_of(each, shape.partitions, self.target.key) for each in chosen),

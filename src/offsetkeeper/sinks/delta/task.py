@@ -82,7 +82,7 @@ class Folder:
         return f"{self.address}: {text}"
 
 
-class Plan(NamedTuple):
+class FilePlan(NamedTuple):
     """How rows are written.
 
     Attributes:
@@ -117,7 +117,7 @@ class File(NamedTuple):
     partition: str
 
 
-def write_files(folder: Folder, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def write_files(folder: Folder, plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write all rows, grouped by partition, and return a row for each file when all are durable.
 
     Raises:
@@ -146,7 +146,7 @@ _RESULT = [("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("
 class _Writing:
     """The files of one task, one open at a time."""
 
-    def __init__(self, folder: Folder, plan: Plan) -> None:
+    def __init__(self, folder: Folder, plan: FilePlan) -> None:
         self._folder, self._plan = folder, plan
         self._files = folder.files()
         self._prefix = f"{plan.prefix}-{token()}"  # of this attempt alone, whoever else runs the task

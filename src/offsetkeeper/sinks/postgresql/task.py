@@ -105,9 +105,7 @@ def copy_rows(
     taken, all_ = take(checked, few)
     if not taken:
         return
-    psycopg = (
-        _psycopg()
-    )  # also for few rows: what is missing is told by the first batch, and not by the first large one
+    psycopg = _psycopg()  # also for few rows: the first batch tells what is missing, not the first large one
     attempt, made = bigint(), False
     check_files(settings)
     if all_:
