@@ -7,8 +7,7 @@ within batches, and take no part in their time: the heap's live bytes after forc
 Python, and threads and open files of Python and Java together. The first fifth of the batches warms up and does not
 count. Slopes are of the straight line nearest to the looks; the time is that of the last tenth against the second.
 `catalog_rows` is what a batch adds to `pg_class` and `pg_attribute` of PostgreSQL, which vacuum has to remove; it has a
-share of the tables that the start makes. Servers
-are started only for the sinks that need them.
+share of the tables that the start makes. Servers are started only for the sinks that need them.
 """
 
 from __future__ import annotations
