@@ -63,7 +63,9 @@ def test_the_error_of_the_last_attempt_is_raised_with_the_ranges_on_it(lab: Lab,
     failing = Failing(lab, 9, keep=False)
     with pytest.raises(RuntimeError, match="failure 2") as raised:
         lab.pipeline(name, attempts=2).run(lab.spark, failing, until="caught_up")
-    assert raised.value.__notes__ == [f"in batch group/{lab.token()}/1, attempt 2, ranges:\n{name} 0 0 1"]
+    where, finds = raised.value.__notes__
+    assert where == f"in batch group/{lab.token()}/1, attempt 2, ranges:\n{name} 0 0 1"
+    assert "Policies(poison='quarantine') finds it" in finds
     assert len(failing.batches) == 2
 
 
