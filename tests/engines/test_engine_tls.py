@@ -20,6 +20,7 @@ from offsetkeeper.sinks import Cassandra, Table
 NewTopic = Callable[..., str]
 
 
+@pytest.mark.usefixtures("all_staged")  # else no task asks the server
 def test_tasks_that_write_a_table_of_postgresql(
     lab: Lab, topic: NewTopic, request: pytest.FixtureRequest, certificates: Certificates, tmp_path: Path
 ) -> None:

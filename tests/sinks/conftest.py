@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.sinks import few
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.cassandra import CassandraServer
 from sinks.cassandra_tables import Shop
@@ -41,12 +40,6 @@ def rows(connection: psycopg.Connection[Any]) -> Callable[..., list[Any]]:
 def staging_tables(rows: Callable[..., list[Any]]) -> Callable[[], list[str]]:
     """`staging_tables()` returns the names of those that are there."""
     return lambda: [name for (name,) in rows(STAGING)]
-
-
-@pytest.fixture
-def all_staged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are staged too."""
-    monkeypatch.setattr(few, "LIMIT", few.NONE)
 
 
 @pytest.fixture
