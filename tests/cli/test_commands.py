@@ -215,6 +215,10 @@ def test_a_csv_of_several_groups_moves_the_one_that_is_named(desk: Desk) -> None
     Path("offsets.csv").write_text(f"till,{desk.topic},0,9\nshop,{desk.topic},0,2\nshop,{desk.topic},1,3\n", "utf-8")
     desk.run("reset", "shop", "--from-file", "offsets.csv", "--execute")
     assert desk.offsets() == [2, 3]
+    with_header = f"Group,Topic,Partition,Offset\nshop,{desk.topic},0,4\n"
+    Path("offsets.csv").write_text(with_header, "utf-8")
+    desk.run("reset", "shop", "--from-file", "offsets.csv", "--execute")
+    assert desk.offsets() == [4, 3]
     Path("offsets.csv").write_text(f"till,{desk.topic},0,9\n", "utf-8")
     with pytest.raises(SettingsError, match="no line of group 'shop'; it has groups till"):
         desk.run("reset", "shop", "--from-file", "offsets.csv")

@@ -12,7 +12,7 @@ from offsetkeeper.cli.limits import Limits
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.kafka.cluster import interpolate
-from offsetkeeper.operate.lag import Lag, measure, total
+from offsetkeeper.operate.lag import Lag, Lags, measure, total
 from offsetkeeper.operate.status import Status
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -38,6 +38,14 @@ def test_a_partition_behind_has_the_age_of_its_first_unread_record() -> None:
     found = lag(5, Bounds(0, 20), next_ms=NOW - 30_000, retention_ms=120_000)
     assert (found.records, found.seconds, found.lost) == (15, 30.0, 0)
     assert (found.retention_used, found.seconds_left) == (0.25, 90.0)
+
+
+def test_a_console_shows_each_lag_in_a_line() -> None:
+    behind, lost = lag(5, Bounds(0, 20), next_ms=NOW - 30_000), lag(5, Bounds(8, 20))
+    assert repr(behind) == "<a 0: position 5, end 20, 15 behind, age 30 s>"
+    assert repr(lost) == "<a 0: position 5, end 20, 12 behind, age -, 3 lost, lost records>"
+    assert repr(Lags([behind, lost])) == f"27 records behind\n  {behind!r}\n  {lost!r}"
+    assert repr(lag(None, Bounds(0, 1))) == "<a 0: position -, end 1, - behind, age -, no commit>"
 
 
 def test_a_partition_read_to_its_end_has_no_lag() -> None:

@@ -34,6 +34,12 @@ def planned(
     return plan("g", stored, found, policies, FirstOffsets(start, first or {}, given=by_hand or {}))
 
 
+def test_a_console_shows_a_plan_in_a_line() -> None:
+    found = planned({P0: Position(3)}, {P0: Bounds(0, 9), P1: Bounds(0, 9)})
+    assert repr(found) == "<Plan of group 'g': 1 resume, 1 new>"
+    assert repr(planned({}, {})) == "<Plan of group 'g': no partitions>"
+
+
 def only(plan_: Plan) -> PlanRow:
     (row,) = plan_.rows
     return row

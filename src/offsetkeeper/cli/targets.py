@@ -25,6 +25,7 @@ from offsetkeeper.operate.reset import Shift, Target
 from offsetkeeper.operate.reset_plan import Scope
 
 _WITH_GROUP = 4  # cells
+_HEADER = ["group", "topic", "partition", "offset"]
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _PARTITIONS = re.compile(r"([^:]+)(?::(\d{1,10}(?:,\d{1,10})*))?")
 
@@ -181,7 +182,7 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
     """Return the offsets in a file's lines `topic,partition,offset`, as Kafka's own tool writes and reads them.
 
     If the file has several groups, the group is the first cell: then only the lines of `group` are read. Blank lines
-    are skipped, and so is the byte order mark that spreadsheets write.
+    are skipped, and so are a header with these words and the byte order mark that spreadsheets write.
 
     Args:
         path: path of the file.
@@ -195,7 +196,7 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
     others = set()
     for number, row in _rows(path):
         cells = [cell.strip() for cell in row]
-        if not any(cells):
+        if not any(cells) or (number == 1 and [cell.lower() for cell in cells] in (_HEADER, _HEADER[1:])):
             continue
         if len(cells) == _WITH_GROUP and not group:
             raise SettingsError(f"{path}, line {number} begins with a group: select one with --group")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -197,8 +197,11 @@ class Plan:
     """
 
     group: str
-    rows: tuple[PlanRow, ...] = field(repr=False)
+    rows: tuple[PlanRow, ...]
     mirror: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self._summary()}>"
 
     @property
     def places(self) -> dict[TopicPartition, Position]:

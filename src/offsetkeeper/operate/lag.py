@@ -23,6 +23,7 @@ from offsetkeeper.core.html import html_table
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition, topics_of
 from offsetkeeper.core.plain import plain
+from offsetkeeper.errors import listed
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka import KafkaCluster
@@ -80,6 +81,11 @@ class Lag:
     unchecked: bool = False
     ahead: bool = False
 
+    def __repr__(self) -> str:
+        _, _, position, end, records, lost, age, remark = ("-" if cell is None else cell for cell in _cells(self))
+        told = f"position {position}, end {end}, {records} behind, age {age}"
+        return f"<{self.topic_partition}: {told}{'' if lost == '-' else f', {lost} lost'}{remark and f', {remark}'}>"
+
     @property
     def seconds_left(self) -> float | None:
         """Seconds until the first unread record is deleted; None if unknown or never."""
@@ -103,13 +109,19 @@ class Lag:
 
 
 class Lags(list[Lag]):
-    """The lag of partitions, sorted; a list that a notebook shows as a table."""
+    """The lag of partitions, sorted; a list that a notebook and a console show as a table."""
+
+    def __repr__(self) -> str:
+        return listed([_caption(self), *self])
 
     def _repr_html_(self) -> str:
         columns = ("topic", "partition", "position", "end", "records", "lost", "age", "remark")
-        waiting = total(self, {}).waiting
-        caption = "lag is not known" if waiting is None else f"{waiting} records behind"
-        return html_table(caption, columns, map(_cells, self))
+        return html_table(_caption(self), columns, map(_cells, self))
+
+
+def _caption(lags: Lags) -> str:
+    waiting = total(lags, {}).waiting
+    return "lag is not known" if waiting is None else f"{waiting} records behind"
 
 
 class _Age(NamedTuple):
