@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType
 
 from engines.lab import Lab
 from engines.marked import Died, Marked, dies
-from offsetkeeper import Batch, Policies
+from offsetkeeper import Batch, Policies, TopicPartition
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkError
 from offsetkeeper.operate.outlook import outlook
@@ -189,6 +189,30 @@ def test_a_run_that_is_asked_to_stop_while_records_fail_ends_as_stopped(
     run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"))
     assert tables('select "partition", "offset" from letters order by 1, 2') == sorted(BAD)
     assert tables('select "partition", "offset" from orders order by 1, 2') == [at for at in PLACES if at not in BAD]
+
+
+def test_a_start_that_is_asked_to_stop_at_the_batch_before_leaves_its_offsets_to_the_next(
+    lab: Lab, topic: NewTopic
+) -> None:
+    """The batch before is still pending, so nothing was set: the next start with these offsets sets them."""
+    lab.produce(name := topic(1), "a", "b", "c")
+
+    def dying(_: DataFrame, __: Batch) -> None:
+        dies()
+
+    def stopping(_: DataFrame, __: Batch) -> None:
+        pipeline.stop()
+        raise ValueError("a record is bad")
+
+    offsets, given = {TopicPartition(name, 0): 1}, {"policies": QUARANTINE, "dead_letters": stopping}
+    with pytest.raises(Died):
+        lab.pipeline(name, **given).run(lab.spark, dying, until="caught_up")
+    pipeline = lab.pipeline(name, attempts=1, **given)
+
+    assert pipeline.run(lab.spark, stopping, until="caught_up", offsets=offsets).ended == "stopped"
+    pending = lab.snapshot().pending
+    assert pending is not None
+    assert lab.read(name, offsets=offsets, **given) == ["a", "b", "c", "b", "c"]
 
 
 def test_without_a_quarantine_the_error_says_what_finds_the_record(lab: Lab, topics: list[str], tmp_path: Path) -> None:

@@ -226,3 +226,9 @@ def test_what_the_connector_says_of_a_damaged_record_names_its_partition(text: s
         assert type(error) is BrokerError
         assert re.match(told, str(error))
     assert task_error(RuntimeError("org.apache.kafka.common.errors.TimeoutException")) is None
+
+
+def test_a_value_with_the_words_of_sparks_connector_is_no_error_of_it() -> None:
+    line = "Record at topic orders partition 0 offset 5 has timestamp value 99999 that overflows"
+    assert task_error(ValueError(f"not JSON: 'WARN {line}'")) is None
+    assert task_error(RuntimeError(f"a job failed\nCaused by: java.lang.ArithmeticException: {line}")) is not None

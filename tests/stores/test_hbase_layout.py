@@ -113,6 +113,7 @@ def test_of_offsets_of_others_the_newest_row_of_each_topic_is_taken_over(bare: A
         ("a", f"{group};", ahead + 5, {b"offsets:0": b"77"}),
         ("aa", group, ahead + 5, {b"offsets:0": b"30"}),
         ("b", group, ahead - 2, {b"offsets:0": b"20"}),
+        ("c", f"{group}:5", "", {b"offsets:0": b"77"}),  # of another group, without a time
     ):
         bare.table(table).put(f"{topic}:{name}:{at}".encode(), row)
     bare.table(table).put(b"no offsets at all", {b"offsets:x": b"y"})

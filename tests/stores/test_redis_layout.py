@@ -68,6 +68,8 @@ def test_the_keys_are_those_people_know(open_store: Opener, client: redis.Redis)
         ("offset:{topic}:{{group}}", "offset:a:{shop}"),
         ("{kafka}:offset:{topic}:{group}", "{kafka}:offset:a:shop"),
         ("{group}/{topic}", "shop/a"),
+        ("{topic}:{group}", "a:shop"),
+        ("offsetkeeper:{topic}:{group}", "offsetkeeper:a:shop"),
         ("[x]*?:{group}\\:{topic}:end", "[x]*?:shop\\:a:end"),
     ],
 )
@@ -86,7 +88,18 @@ def test_a_template_makes_other_keys(open_store: Opener, client: redis.Redis, te
 
 
 @pytest.mark.parametrize(
-    "template", ["", "offset", "offset:{topic}", "{group}", "{topic}{group}", "{topic}-{group}", "{topic}:{group}\n"]
+    "template",
+    [
+        "offsetkeeper:control:{topic}:{group}",
+        "offsetkeeper:history:{topic}:{group}",
+        "",
+        "offset",
+        "offset:{topic}",
+        "{group}",
+        "{topic}{group}",
+        "{topic}-{group}",
+        "{topic}:{group}\n",
+    ],
 )
 def test_a_template_that_names_keys_ambiguously_is_refused(template: str) -> None:
     with pytest.raises(SettingsError, match=r"\{topic\}.*\{group\}"):

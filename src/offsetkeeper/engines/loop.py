@@ -162,6 +162,8 @@ class Loop:
             finished = self.batches.settle(fate, query)
             if finished is not None:
                 self._done(finished, began, plan.unread)
+            elif fate is Fate.FINISH and self.ledger.snapshot.pending is not None:
+                return plan  # the run is asked to stop: all is left to the next start, also the offsets that are given
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if fate in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
                 plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()

@@ -58,8 +58,12 @@ _DAMAGED = (
     re.compile(r"Record (?:batch )?for partition (.+)-(\d+) at offset (\d+) is invalid, cause: ([^\r\n]*)"),
     re.compile(r"Received exception when fetching the next record from (.+)-(\d+)()\.()"),
 )
-# What Spark's connector says of a time that Spark's timestamp cannot hold.
-_BAD_TIME = re.compile(r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value (-?\d+) that overflows")
+# What Spark's connector says of a time that Spark's timestamp cannot hold. A value may have the same words.
+_BAD_TIME = re.compile(
+    r"^(?:Caused by: )?(?:[\w$]+\.)+[\w$]+: Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value "
+    r"(-?\d+) that overflows",
+    re.MULTILINE,
+)
 
 
 class Reader(Protocol):
@@ -222,7 +226,7 @@ def task_error(error: Exception) -> OffsetkeeperError | None:
 def _damage(text: str) -> BrokerError | None:
     """Return the error for a record that Spark's connector has met and cannot give; None if it has met none."""
     if bad := _BAD_TIME.search(text):
-        what = f"{BAD_TIME.format(bad[4])}. Spark's connector cannot set it aside: use reader='packed'"
+        what = f"{BAD_TIME.format(bad[4])}, and its connector gives nothing of the record: use reader='packed'"
         return unreadable((bad[1], int(bad[2]), int(bad[3])), what)
     found = next(filter(None, (mark.search(text) for mark in _DAMAGED)), None)
     if found is None:

@@ -9,7 +9,7 @@ from offsetkeeper.errors import RecordUnreadable
 
 _TEXT = "{} {}: the record at offset {} "
 _PLACE = re.compile(r"^(\S+) (\d+): the record at offset (\d+) ")
-_REMEDY = "Policies(poison='quarantine') sets it aside, and `offsetkeeper replay` shows it"
+_REMEDY = "A run, but no query, sets it aside with Policies(poison='quarantine'); `offsetkeeper replay` shows it"
 BAD_TIME = "has the time {} ms since 1970, which Spark's timestamp cannot hold"
 
 

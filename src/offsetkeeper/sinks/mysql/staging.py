@@ -24,6 +24,7 @@ CREATE = "CREATE TABLE {staging} (attempt bigint NOT NULL, {columns}) ENGINE = I
 _INSERT = "INSERT INTO {staging} VALUES "
 # Of the session alone, so it is in no catalog. With the word TEMPORARY neither statement commits.
 TEMPORARY = CREATE.replace("TABLE", "TEMPORARY TABLE", 1)
+_NEEDED = "The user of the store needs CREATE TEMPORARY TABLES as well if that of the table has it: see docs/rights.md"
 DROP_TEMPORARY = "DROP TEMPORARY TABLE IF EXISTS {staging}"
 _MERGE = "INSERT INTO {table} ({columns}) SELECT {values} FROM {staging} s WHERE {done}{order}{conflict}"
 _COUNT = "SELECT attempt, COUNT(*) FROM {staging} s WHERE {done} GROUP BY attempt"
@@ -134,7 +135,7 @@ class Staging(NamedTuple):
             connection.execute(DROP_TEMPORARY.format(staging=self.name))  # a batch that failed may have left it
             connection.execute(TEMPORARY.format(staging=self.name, columns=self._declared))
         except pymysql.Error as error:
-            text = f"table {self.target}: {words(error)}; nothing was written"
+            text = f"table {self.target}: {words(error)}; nothing was written. {_NEEDED}"
             raise judged(error, text, of_rows=False) from error
 
     def _insert(self, connection: Connection, copied: Copied) -> None:

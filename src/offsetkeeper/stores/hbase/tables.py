@@ -159,7 +159,7 @@ class Tables:
             other, colon, _ = rows[0].row.removeprefix(prefix).rpartition(b":")
             if not colon:
                 return [row for row in rows if row.row.startswith(prefix)]
-            start = b"%b%b:" % (prefix, other)  # before all rows of that group, whose name goes on after the colon
+            start = b"%b%b9\xff" % (prefix, other)  # before all rows of that group, whose name goes on: : follows 9
         return []
 
     def _load(self, row: Row, column: bytes, value: bytes, group: str) -> tuple[TopicPartition, Position]:

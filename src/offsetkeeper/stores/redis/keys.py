@@ -46,10 +46,11 @@ class Keys:
         self._parts = _PLACES.split(template)
         between = self._parts[2:-1:2]
         apart = all(":" in text or "/" in text for text in between)
-        if not {"{topic}", "{group}"} <= set(self._parts) or not apart or not template.isprintable():
+        reserved = template.startswith(_OWN)
+        if not {"{topic}", "{group}"} <= set(self._parts) or not apart or reserved or not template.isprintable():
             raise SettingsError(
                 f"key={template!r} in the store's URL: it must have {{topic}} and {{group}} with a : or / in between, "
-                f"such as {DEFAULT}"
+                f"such as {DEFAULT}, and begin otherwise than {' and '.join(_OWN)}"
             )
         self._expression = re.compile(self._regex())
 
@@ -60,7 +61,7 @@ class Keys:
             Refused: by this template, it would be another group's control record or history.
         """
         key = self._fill({"{topic}": topic, "{group}": group})
-        if key.startswith(_OWN) and not self._parts[0].startswith(_OWN):
+        if key.startswith(_OWN):
             raise Refused(
                 f"group {group!r} cannot be kept with key={''.join(self._parts)!r} in the store's URL: the key {key!r} "
                 f"is reserved. Nothing was written. Let the template begin with another word, as {DEFAULT} does"
@@ -85,13 +86,15 @@ class Keys:
     def parse(self, key: bytes) -> Found | None:
         """Return the group and the topic of a key, or None if the key does not fit the template."""
         try:
-            name = key.decode().removeprefix(_CONTROL)
-            match = self._expression.fullmatch(name)
+            name = key.decode()
+            own = name.startswith(_OWN)
+            match = self._expression.fullmatch(name.removeprefix(_CONTROL))
             if match is None:
                 return None
             group, topic = check_group(match["group"]), match["topic"]
-            is_control = self.control(group).encode() == key
-            return Found(group, "" if is_control else check_topic(topic))
+            if own:
+                return Found(group, "") if self.control(group) == name else None
+            return Found(group, check_topic(topic))
         except (UnicodeDecodeError, SettingsError):
             return None
 
