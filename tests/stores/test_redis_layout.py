@@ -68,7 +68,6 @@ def test_the_keys_are_those_people_know(open_store: Opener, client: redis.Redis)
         ("offset:{topic}:{{group}}", "offset:a:{shop}"),
         ("{kafka}:offset:{topic}:{group}", "{kafka}:offset:a:shop"),
         ("{group}/{topic}", "shop/a"),
-        ("{topic}:{group}", "a:shop"),
         ("offsetkeeper:{topic}:{group}", "offsetkeeper:a:shop"),
         ("[x]*?:{group}\\:{topic}:end", "[x]*?:shop\\:a:end"),
     ],
@@ -290,6 +289,12 @@ def test_a_group_with_colons_is_read_where_others_write_it(open_store: Opener, c
         "team:x": [("a", 2)],
         "x": [("team", 3)],
     }
+
+
+def test_our_own_keys_are_no_groups_by_a_template_that_begins_with_the_topic(open_store: Opener) -> None:
+    store = open_store("?key={topic}:{group}")
+    store.apply(rewind(store.load("shop"), {A: Position(8)}))
+    assert store.groups() == ["shop"]
 
 
 def test_a_group_whose_key_would_be_another_groups_control_record_is_refused() -> None:
