@@ -493,7 +493,11 @@ class Web(Listener):
         self.asked: list[dict[str, str]] = []
 
     def _serve(self, client: socket.socket) -> None:
-        with client, client.makefile("rb") as file, contextlib.suppress(OSError):
+        with (
+            client,
+            client.makefile("rb") as file,
+            contextlib.suppress(OSError, ValueError),
+        ):  # of a client that goes in the middle
             while line := file.readline().decode():
                 headers = dict(each.decode().lower().split(": ") for each in iter(file.readline, b"\r\n"))
                 self.asked.append({name: text.strip() for name, text in headers.items()} | {"line": line})

@@ -65,7 +65,7 @@ class MySQLTable(StagedTable[Connection, Staging]):
 
     def __init__(self, url: str, target: Target) -> None:
         super().__init__(MySQLDatabase(url), target)
-        self._temporary: bool | None = None  # whether this user may make temporary tables; None before the first batch
+        self._temporary: bool | None = None  # whether this user may make temporary tables; None if unknown
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
@@ -124,15 +124,20 @@ class MySQLTable(StagedTable[Connection, Staging]):
         fits = few.LIMIT.bytes * 4 < connection.packet  # a row may be so much larger as SQL
         return few.LIMIT if self._temporary and fits else few.NONE
 
-    def _may_make_temporary(self, connection: Connection, relation: Relation) -> bool:
+    def _may_make_temporary(self, connection: Connection, relation: Relation) -> bool | None:
+        """Return whether this user may make temporary tables; None if another error leaves that open."""
         name = f"{quoted(relation.schema)}.{quoted(f'offsetkeeper_{environment.token(8)}')}"
         connection.begin()  # servers with GTIDs may refuse it only there
         try:
             connection.execute(TEMPORARY.format(staging=name, columns="c0 int"))
             connection.execute(DROP_TEMPORARY.format(staging=name))
         except pymysql.Error as error:
-            if blame.of_mysql(code_of(error)) is blame.Blame.AWAY:
+            found = blame.of_mysql(code_of(error))
+            if found is blame.Blame.AWAY:
                 raise
+            if found is not blame.Blame.REFUSES:
+                log.warning("this batch makes a staging table, as the server made no temporary one: %s", error)
+                return None
             log.info("each batch makes a staging table, as this user may make no temporary one: %s", error)
             return False
         finally:

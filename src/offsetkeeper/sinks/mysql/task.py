@@ -83,9 +83,7 @@ def insert_rows(
     taken, all_ = take(checked, few)
     if not taken:
         return
-    pymysql = (
-        _pymysql()
-    )  # also for few rows: what is missing is told by the first batch, and not by the first large one
+    pymysql = _pymysql()  # also for few rows: the first batch tells what is missing, not the first large one
     attempt, rows, sent = bigint(), 0, all_
     parts: list[bytes] = []
     try:
