@@ -45,12 +45,16 @@ def lander_of(kind: str, place: str) -> Lander:
 
 def write(spark: SparkSession, kind: str, lander: Lander, sequence: int) -> None:
     """Write the batch of a sequence, as a run does that finds it pending. Tables stage each second one."""
-    few.LIMIT = few.NONE if sequence % 2 else few.Few(1_000, 1 << 16)
+    usual = few.LIMIT
     batch = batch_of(sequence)
     frame = spark.createDataFrame(records(batch), SCHEMA).withColumnRenamed("batch", "id")
     if kind.startswith("topic"):
         frame = frame.selectExpr(*SOURCED)
-    Once(lander, "").write(frame, batch)
+    few.LIMIT = few.NONE if sequence % 2 else usual
+    try:
+        Once(lander, "").write(frame, batch)
+    finally:
+        few.LIMIT = usual
 
 
 def dying(lander: Lander, sequence: int, seconds: float) -> Lander:

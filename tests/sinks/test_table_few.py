@@ -65,7 +65,7 @@ def of_postgresql(postgresql_server: PostgreSQLServer) -> Iterator[Shop]:
         def made() -> int:
             if not ask("select 1 from pg_event_trigger"):
                 ask(COUNTED)
-            return len(ask("select from made where tag <> 'CREATE EVENT TRIGGER'"))
+            return len(ask("select tag from made where tag <> 'CREATE EVENT TRIGGER'"))
 
         key = "alter table orders add primary key (id)"
         yield Shop(url, ask, made, "set client_encoding = 'latin1'", STAGING, key)
