@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,18 +27,6 @@ QUARANTINE = Policies(poison="quarantine")
 BAD = {(0, 3), (0, 4), (2, 7)}
 """Partition and offset of the records whose value is no number."""
 PLACES = [(partition, offset) for partition in range(3) for offset in range(8)]
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Iterator[Callable[[str], list[Any]]]:
-    """`tables(sql)` asks a database that has the tables `orders` and `letters`."""
-    with closing(sqlite3.connect(tmp_path / "offsets.db", isolation_level=None)) as connection:
-        connection.execute('create table orders (topic text, "partition" int, "offset" int, value int)')
-        connection.execute(
-            'create table letters (topic text, "partition" int, "offset" int, timestamp text, key blob, value blob, '
-            "error text, batch text)"
-        )
-        yield lambda sql: connection.execute(sql).fetchall()
 
 
 @pytest.fixture

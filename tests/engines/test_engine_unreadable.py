@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,18 +42,6 @@ def native(request: pytest.FixtureRequest) -> str:
     if found == "required" and find_spec("offsetkeeper_native") is None:
         pytest.skip("no C compiler made it")
     return found
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Iterator[Callable[[str], list[Any]]]:
-    """`tables(sql)` asks a database that has the tables `orders` and `letters`."""
-    with closing(sqlite3.connect(tmp_path / "offsets.db", isolation_level=None)) as connection:
-        connection.execute('create table orders (topic text, "partition" int, "offset" int, value int)')
-        connection.execute(
-            'create table letters (topic text, "partition" int, "offset" int, timestamp text, key blob, value blob, '
-            "error text, batch text)"
-        )
-        yield lambda sql: connection.execute(sql).fetchall()
 
 
 def fill(lab: Lab, topic: NewTopic, times: list[int], values: list[str], largest: int = 1_000_000) -> str:

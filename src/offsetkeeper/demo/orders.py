@@ -130,16 +130,14 @@ class Producer(threading.Thread):
         topic = self._random.choice(list(TOPICS))
         amount, customer = self._random.randrange(1, 100_000), f"customer {self._random.randrange(1000)}"
 
-        def acknowledge(message: Any) -> None:
-            place = message.topic(), message.partition(), message.offset()
-            self.acknowledged.append(Order(*place, number, amount, customer))
+        def acknowledge(topic: str, partition: int, offset: int) -> None:
+            self.acknowledged.append(Order(topic, partition, offset, number, amount, customer))
 
         self._send(producer, topic, customer, json.dumps({"id": number, "amount": amount}), acknowledge)
 
     def _spoil(self, producer: Any, bad: Bad) -> None:
-        def acknowledge(message: Any) -> None:
-            place = message.topic(), message.partition(), message.offset()
-            self.letters[bad.kind].append(Letter(*place, bad.key, bad.value))
+        def acknowledge(topic: str, partition: int, offset: int) -> None:
+            self.letters[bad.kind].append(Letter(topic, partition, offset, bad.key, bad.value))
 
         self._send(producer, self._random.choice(list(TOPICS)), bad.key, bad.value, acknowledge, bad.time_ms)
 
@@ -149,14 +147,14 @@ class Producer(threading.Thread):
         topic: str,
         key: str | bytes,
         value: str | bytes,
-        acknowledge: Callable[[Any], None],
+        acknowledge: Callable[[str, int, int], None],
         time_ms: int = 0,
     ) -> None:
         def on_delivery(error: Any, message: Any) -> None:
             if error is not None:
                 self.failed.append(str(error))
             else:
-                acknowledge(message)
+                acknowledge(message.topic(), message.partition(), message.offset())
 
         producer.produce(topic, value, key=key, timestamp=time_ms, on_delivery=on_delivery)
 

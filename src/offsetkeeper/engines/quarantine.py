@@ -46,9 +46,8 @@ Ranges = tuple[OffsetRange, ...]
 _ERROR_CHARACTERS = 2000
 _SIZES = (1, 1, 1, 2, 4, 8, 16)  # offsets that are tried together: a failure of one hides that others can be written
 _BEFORE = 3
-_IS_DATE = (
-    "timestamp between -62135510400000 and 253402214399999"  # with a day to spare: zones of Python's years 1 to 9999
-)
+# A time in the years 1 to 9999, which Python knows, in milliseconds; with a day to spare for time zones.
+_IS_DATE = "timestamp between -62135510400000 and 253402214399999"
 _ENTRIES = 50  # of the history, for each letter: starts and pieces that were dropped lie between letters
 _ENDS = {"commit", "rewind", "adopt"}  # of a row of letters; a reset is somebody's act
 QUARANTINED = "quarantined"  # first word of the reason of such commits in the history

@@ -14,7 +14,6 @@ by the same change is the source itself.
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -29,6 +28,7 @@ from offsetkeeper.core.offsets import NO_POSITIONS, Position, Positions, TopicPa
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict, listed
+from offsetkeeper.operate.forget import forget_command
 
 log = logging.getLogger(__name__)
 _COPY = "copy"
@@ -208,8 +208,7 @@ def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
     if lost := sorted(wanted.missing & found.rows.keys()):
         raise NotAllowed(
             f"{where} a position of {lost[0]}, which the source has lost. Set it in the source first (offsetkeeper "
-            f"reset), or take it out there (offsetkeeper forget {shlex.quote(ledger.group)} {lost[0].topic}:"
-            f"{lost[0].partition})"
+            f"reset), or take it out there ({forget_command(ledger.group, lost[0])})"
         )
     if found.owner is not None and not _is_copy(found.owner):
         raise Fenced(f"{where} group {group} held by {found.owner.name}: stop that run first")
@@ -221,7 +220,7 @@ def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
     if extra and not found.version:
         raise NotAllowed(
             f"{where} a position of {extra[0]}, which the source does not have: take it out there first "
-            f"(offsetkeeper forget {shlex.quote(ledger.group)} {extra[0].topic}:{extra[0].partition})"
+            f"({forget_command(ledger.group, extra[0])})"
         )
     if 0 < wanted.format < FORMAT and (left := extra or sorted(found.forgotten.keys() - wanted.positions.keys())):
         why = "which the source does not have" if extra else "which was forgotten"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,11 @@ from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import SettingsError, listed
 from offsetkeeper.operate.reset_plan import Scope
+
+
+def forget_command(group: str, tp: TopicPartition) -> str:
+    """Return the command that takes out one position, for a shell."""
+    return f"offsetkeeper forget {shlex.quote(group)} {tp.topic}:{tp.partition}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,10 @@ class Lag:
     ahead: bool = False
 
     def __repr__(self) -> str:
-        _, _, position, end, records, lost, age, remark = ("-" if cell is None else cell for cell in _cells(self))
-        told = f"position {position}, end {end}, {records} behind, age {age}"
-        return f"<{self.topic_partition}: {told}{'' if lost == '-' else f', {lost} lost'}{remark and f', {remark}'}>"
+        position, end, records, _, age, _ = ("-" if cell is None else cell for cell in _cells(self)[2:])
+        more = [f"{self.lost} lost"] * bool(self.lost) + [self.remark] * bool(self.remark)
+        told = [f"position {position}", f"end {end}", f"{records} behind", f"age {age}", *more]
+        return f"<{self.topic_partition}: {', '.join(told)}>"
 
     @property
     def seconds_left(self) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.operate.forget import forget_command
 from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.reset_plan import (
     EVERYTHING,
@@ -257,7 +257,7 @@ def _plan_back(ledger: Ledger, cluster: Cluster, version: int, scope: Scope, *, 
     chosen = scope.select(then.keys() | now.keys(), f"the positions of group {ledger.group!r}")
     refuse(
         f"{tp} had no position then and is at {now[tp].offset} now: no way back takes a position out. Do that with "
-        f"offsetkeeper forget {shlex.quote(ledger.group)} {tp.topic}:{tp.partition}. Or reset this partition, for "
+        f"{forget_command(ledger.group, tp)}. Or reset this partition, for "
         "example to earliest, and name the partitions that go back"
         for tp in sorted(chosen - then.keys())
     )

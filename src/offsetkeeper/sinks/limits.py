@@ -66,6 +66,14 @@ def all_nines(precision: int, scale: int) -> Decimal:
     return Decimal((0, (9,) * precision, -scale))
 
 
+def checked(batches: Iterator[pa.RecordBatch], limits: Sequence[Limits]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches that have rows, each when its values are checked; see `check`."""
+    for batch in batches:
+        if batch.num_rows:
+            check(batch, limits)
+            yield batch
+
+
 def check(batch: pa.RecordBatch, limits: Sequence[Limits]) -> None:
     """Check the values of a batch, and that all its texts are UTF-8.
 

@@ -23,7 +23,7 @@ from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.errors import MissingExtra, Refused
 from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.few import Few, answer, take
-from offsetkeeper.sinks.limits import Limits, check
+from offsetkeeper.sinks.limits import Limits, checked
 
 # Without unique and foreign key checks MariaDB locks an empty table for a bulk insert, and two tasks may deadlock.
 _SETUP = (
@@ -79,8 +79,8 @@ def insert_rows(
         Refused: the server's certificate is not accepted here, or it does not accept ours.
         SinkError: the rows could not be inserted.
     """
-    checked = _checked((batch for batch in batches if batch.num_rows), limits)
-    taken, all_ = take(checked, few)
+    rows_left = checked(batches, limits)
+    taken, all_ = take(rows_left, few)
     if not taken:
         return
     pymysql = _pymysql()  # also for few rows: the first batch tells what is missing, not the first large one
@@ -95,7 +95,7 @@ def insert_rows(
                 cursor.execute(_SETUP)
                 cursor.execute(table.make)
                 sent = True
-                rows = _insert(connection, cursor, table.insert.encode(), attempt, chain(taken, checked))
+                rows = _insert(connection, cursor, table.insert.encode(), attempt, chain(taken, rows_left))
     except (pymysql.Error, pa.ArrowException, OSError) as error:
         if may_be_objection(str(error)) and (objected := objection(settings)):
             raise Refused(f"{address}: nothing was written: {objected}") from error
@@ -116,12 +116,6 @@ def _insert(connection: Any, cursor: Any, head: bytes, attempt: int, batches: It
             cursor.execute(head + statement)
     connection.commit()
     return rows
-
-
-def _checked(batches: Iterator[pa.RecordBatch], limits: Sequence[Limits]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        check(batch, limits)
-        yield batch
 
 
 def named(text: str, names: Sequence[str]) -> str:

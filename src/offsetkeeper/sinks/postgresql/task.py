@@ -23,7 +23,7 @@ from offsetkeeper.core.tls import may_be_objection
 from offsetkeeper.errors import MissingExtra, Refused, RowMismatch
 from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.few import Few, answer, take
-from offsetkeeper.sinks.limits import Limits, check
+from offsetkeeper.sinks.limits import Limits, checked
 
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 TRAILER = b"\xff\xff"
@@ -101,8 +101,8 @@ def copy_rows(
         Refused: the server's certificate is not accepted here, or it does not accept ours.
         SinkMismatch, SinkError: the rows could not be copied.
     """
-    checked = _checked((batch for batch in batches if batch.num_rows), limits)
-    taken, all_ = take(checked, few)
+    rows_left = checked(batches, limits)
+    taken, all_ = take(rows_left, few)
     if not taken:
         return
     psycopg = _psycopg()  # also for few rows: the first batch tells what is missing, not the first large one
@@ -116,7 +116,7 @@ def copy_rows(
         with psycopg.connect(**settings, autocommit=True) as connection:
             connection.execute(statements.make)
             made = True
-            rows = _copy(connection, statements.copy, attempt, chain(taken, checked))
+            rows = _copy(connection, statements.copy, attempt, chain(taken, rows_left))
     except psycopg.Error as error:
         if may_be_objection(str(error)) and (objected := objection(settings)):
             raise Refused(f"{address}: nothing was written: {objected}") from error
@@ -136,12 +136,6 @@ def _copy(connection: Any, statement: str, attempt: int, batches: Iterator[pa.Re
                 copy.write(data)
         copy.write(TRAILER)
     return rows
-
-
-def _checked(batches: Iterator[pa.RecordBatch], limits: Sequence[Limits]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        check(batch, limits)
-        yield batch
 
 
 def _psycopg() -> Any:
