@@ -34,6 +34,10 @@ def test_what_the_jvm_says_of_a_checkpoint_is_an_error_of_ours(spark: SparkSessi
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_bytes(b"v1")
     assert (folder.names("offsets"), folder.read("offsets/0"), folder.read("offsets/1")) == (["0"], b"v1", None)
+    for text in (b"v1\n\xff", b"v2"):  # also over a file that is there
+        folder.write("sources/0/0", text)
+        assert (tmp_path / "sources" / "0" / "0").read_bytes() == text
+    assert folder.names("sources/0") == ["0"]
     with pytest.raises(StoreUnavailable) as caught:
         folder.read("offsets")
     assert type(caught.value.__cause__).__name__ == "Py4JJavaError"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
-from offsetkeeper import Pipeline
+from offsetkeeper import OnMismatch, Pipeline
 from offsetkeeper.core.retry import retry
 from offsetkeeper.sinks import Files, Idempotent, Outputs, Table, Topic
 
@@ -68,6 +68,11 @@ def distinct(records: DataFrame) -> DataFrame:
     return records.dropDuplicates(["value"])
 
 
+def once(records: DataFrame) -> DataFrame:
+    """Drop records that have come before, as long as a watermark lets them come late."""
+    return records.withWatermark("timestamp", "1 minute").dropDuplicates(["value", "timestamp"])
+
+
 def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return what an order says about the query."""
     store = settings["pipeline"]["store"]
@@ -93,6 +98,12 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
         "fail": {"process": fail},
         "several": {"sink": Outputs(first=noting(settings["notes"]), second=Idempotent(noting(settings["notes"])))},
         "distinct": {"process": noting(settings["notes"]), "query": distinct},
+        "once": {
+            "pipeline": {"group": "once"},
+            "process": noting(settings["notes"]),
+            "query": once,
+            "on_mismatch": OnMismatch(state="rebuild"),
+        },
     }
     return {"trigger": {"availableNow": True}} | known[order]
 

@@ -127,6 +127,14 @@ def notes(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "notes").read_text("utf-8").splitlines()]
 
 
+def check_rebuilt(lab: StructuredLab, spark: Client, name: str, tmp_path: Path) -> None:
+    """A query with state loses its checkpoint, and the records that it has seen are still seen."""
+    for checkpoint, value in (("five", "m"), ("six", "n"), ("six", "o")):
+        lab.produce(name, value, "m", timestamp_ms=1_900_000_000_000)
+        assert spark.run("once", tmp_path / checkpoint).startswith("ended well")
+    assert [each for note in notes(tmp_path) for each in note["values"]][-3:] == ["m", "n", "o"]
+
+
 def test_queries_and_runs_on_connect(
     lab: StructuredLab, connect: Callable[[], Client], name: str, out: str, tmp_path: Path
 ) -> None:
@@ -186,6 +194,8 @@ def test_queries_and_runs_on_connect(
     lab.produce(name, "l")
     assert spark.run("topic", tmp_path / "four") == "ended well after 1"
     assert values(lab.kafka.bootstrap, out) == ["k", "l"]
+
+    check_rebuilt(lab, spark, name, tmp_path)
 
     answer = spark.run("hdfs", tmp_path / "three")
     assert answer.startswith("ended GuaranteeRefused")

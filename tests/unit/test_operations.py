@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
+from offsetkeeper.core.batch import QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
@@ -198,6 +200,20 @@ def test_what_streaming_queries_need_to_follow_is_told_of_every_change(group: Gr
     assert plan_rewind(group.ledger, group.cluster, 4).notes == [BACK]
     assert group.plan({A0: 80, A1: 10}).notes == [BACK]
     assert group.plan("current", all_topics=True).notes == []
+
+
+def test_what_a_reset_does_to_the_state_of_a_query_and_to_its_output_is_told(group: Group) -> None:
+    query = str(UUID(int=1))
+    group.ledger.acquire()
+    group.ledger.place({}, queries={query: 0})
+    assert group.plan("earliest", A0).notes == [BACK]  # it has done nothing yet
+    group.ledger.commit(group.ledger.batch([OffsetRange(*A0, 40, 60)], QueryBatch(query, 0), 7))
+    [back] = group.plan("earliest", A0).notes
+    [ahead] = group.plan({A0: 80}).notes
+    assert re.match(f"streaming query {query} keeps state, and the state does not go back: .*again: delete them", back)
+    assert re.match(f"streaming query {query} keeps state, and the state gets none of the records in between", ahead)
+    plan = group.plan({A0: 80})
+    assert load_plan(plan.dump(), "here") == plan
 
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:

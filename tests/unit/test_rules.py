@@ -229,6 +229,7 @@ def refused(before: Snapshot, event: Event, error: type[Exception]) -> str:
 
 MINE = ledger(Holder.MINE, pending=False)
 QUERY = "00000000-0000-0000-0000-000000000001"
+OTHER_QUERY = str(UUID(int=2))
 MINE_PENDING = ledger(Holder.MINE, pending=True)
 
 
@@ -407,6 +408,31 @@ def test_the_pending_batch_is_of_its_query_alone() -> None:
         decide(begun, Commit(RANGES), AUTHOR)
     with pytest.raises(NotAllowed, match=f"batch 3 of query {QUERY} is pending"):
         decide(begun, Place({}, queries={QUERY: 0}), AUTHOR)
+
+
+def test_a_watermark_is_that_of_the_last_batch_and_of_no_other_positions() -> None:
+    """From it a lost state is built again, up to the positions after that batch."""
+    done = decide(COUNTED, Commit(RANGES, query=QueryBatch(QUERY, 3), watermark_ms=7), AUTHOR).after
+    assert done.watermark_ms == 7
+    keeps: list[Event] = [
+        Release(),
+        Place({UNKNOWN: Position(3, "id")}, queries={OTHER_QUERY: 1}),
+        Place({A: done.positions[A]._replace(leader_epoch=4)}),
+        Begin((OffsetRange("t", 0, 15, 16),), query=QueryBatch(QUERY, 4), watermark_ms=9),
+    ]
+    moves: list[Event] = [
+        Commit((OffsetRange("t", 0, 15, 16),)),
+        Place({A: Position(1)}),
+        Place({}, queries={QUERY: 9}),
+        Rewind({A: Position(1)}),
+        Forget((A,)),
+    ]
+    assert [decide(done, event, AUTHOR).after.watermark_ms for event in keeps] == [7] * len(keeps)
+    assert [decide(done, event, AUTHOR).after.watermark_ms for event in moves] == [None] * len(moves)
+    begun = decide(done, keeps[-1], AUTHOR).after
+    assert begun.pending is not None
+    assert begun.pending.watermark_ms == 9
+    assert decide(begun, Abandon(), AUTHOR).after.watermark_ms == 7
 
 
 def test_a_cut_log_is_told_of_the_partitions_that_move() -> None:

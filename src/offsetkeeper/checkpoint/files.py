@@ -57,19 +57,23 @@ class Folder(Protocol):
         ...
 
 
-class Files(Folder, Protocol):
+class WritableFolder(Folder, Protocol):
+    """A checkpoint's folder that files can be written into. A write is complete or not visible."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file durably; replace an existing one."""
+        ...
+
+
+class Files(WritableFolder, Protocol):
     """A checkpoint's folder that can be changed, and the backups beside it.
 
-    A write is complete or not visible. Hadoop's checksum of a file (`.<name>.crc` beside it) is deleted and copied with
+    Hadoop's checksum of a file (`.<name>.crc` beside it) is deleted and copied with
     the file: Spark fails if a checksum without a file is left.
     """
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
         """Return all files below a folder, by name."""
-        ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file durably; replace an existing one."""
         ...
 
     def create(self, name: str, content: bytes) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
 from offsetkeeper.clients.url import check_size
+from offsetkeeper.core import environment
 from offsetkeeper.core.outside import LARGEST_STORED
 from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.core.store import needing_extra
@@ -104,6 +105,19 @@ class HadoopFolder:
                 return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream, size))
             finally:
                 stream.close()
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `WritableFolder.write`."""
+        with self._failures():
+            path, new = self._of(name), self._of(f"{name}.{environment.token(8)}.tmp")
+            stream = self._files.create(new, True)  # noqa: FBT003 - Java's order: it makes folders too
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+            self._files.delete(path, False)  # noqa: FBT003 - as above; it renames onto no file
+            if not self._files.rename(new, path):
+                raise StoreUnavailable(f"{self.address}/{name} could not be written")
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

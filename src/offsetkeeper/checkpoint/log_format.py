@@ -24,6 +24,8 @@ from offsetkeeper.errors import CorruptStore
 
 Offsets = Mapping[TopicPartition, int]
 NOTHING = "-"
+STARTS = "offsetkeeper.starts"
+"""A setting of ours in `conf` of the first batch: where it begins. The packed source does not store it."""
 NEWEST_OFFSETS, NEWEST_COMMIT, NEWEST_INITIAL = 2, 3, 1  # the newest known versions of the formats
 _MAX_BATCH = 2**63 - 1  # a Long in Spark, which ignores other names
 MOST_LINES = 100_000

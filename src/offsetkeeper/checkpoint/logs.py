@@ -13,6 +13,7 @@ from offsetkeeper.checkpoint.log_format import (
     NEWEST_INITIAL,
     NEWEST_OFFSETS,
     NOTHING,
+    STARTS,
     OffsetLog,
     Offsets,
     TooManyLines,
@@ -145,11 +146,15 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class BatchOffsets:
-    """Start and end of a batch in each partition, and the partitions that are new in it."""
+    """Start and end of a batch in each partition, the partitions that are new in it, and the watermark it runs with.
+
+    The watermark is in milliseconds since 1970; None without one.
+    """
 
     starts: Offsets
     ends: Offsets
     new: frozenset[TopicPartition]
+    watermark_ms: int | None = None
 
 
 @dataclass
@@ -185,7 +190,8 @@ class BatchLog(Logs):
             CorruptStore: a file is not what Spark writes.
             CheckpointMismatch: a file is missing, or the query reads other topics, or two sources read one partition.
         """
-        ends = self.ends(batch_id)
+        log = self.offset_log(batch_id)
+        ends = self._ends_of(batch_id, log)
         if batch_id == 0:
             starts = self._starts()
         elif self._last is not None and self._last[0] == batch_id - 1:
@@ -194,7 +200,18 @@ class BatchLog(Logs):
             starts = self.ends(batch_id - 1)
         self._last = (batch_id, ends)
         new = ends.keys() - starts.keys()
-        return BatchOffsets({**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}, ends, frozenset(new))
+        starts = {**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}
+        return BatchOffsets(starts, ends, frozenset(new), _watermark(log))
+
+    def planned_starts(self) -> Offsets:
+        """Return where the first batch begins if it was planned before Spark ran it; else nothing.
+
+        Raises:
+            CorruptStore, CheckpointMismatch: see `batch_offsets`.
+        """
+        conf = self.offset_log(0).metadata.get("conf")
+        text = conf.get(STARTS) if isinstance(conf, dict) else None
+        return kafka_offsets(text, self.at("offsets/0")) if isinstance(text, str) else {}
 
     def ends(self, batch_id: int) -> Offsets:
         """Return the end of a batch in each partition.
@@ -202,9 +219,12 @@ class BatchLog(Logs):
         Raises:
             CorruptStore, CheckpointMismatch: see `batch_offsets`.
         """
+        return self._ends_of(batch_id, self.offset_log(batch_id))
+
+    def _ends_of(self, batch_id: int, log: OffsetLog) -> Offsets:
         where = self.at(f"offsets/{batch_id}")
         merged: dict[TopicPartition, int] = {}
-        for text in self.offset_log(batch_id).sources.values():
+        for text in log.sources.values():
             for tp, offset in kafka_offsets(text, where).items():
                 if tp.topic in self.topics and merged.setdefault(tp, offset) != offset:
                     raise CheckpointMismatch(
@@ -230,7 +250,13 @@ class BatchLog(Logs):
         found: dict[TopicPartition, int] = {}
         for source, text in self.initial().items():
             found |= kafka_offsets(text, self.at(f"sources/{source}/0"))
+        found = found or {**self.planned_starts()}
         return {tp: offset for tp, offset in found.items() if tp.topic in self.topics} or self.began
+
+
+def _watermark(log: OffsetLog) -> int | None:
+    found = log.metadata.get("batchWatermarkMs")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _versioned(text: str, newest: int, where: str, *, spaced: bool = False) -> tuple[int, list[str]]:

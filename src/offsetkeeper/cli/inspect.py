@@ -12,6 +12,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds, shown
 from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.duration import time_text
 from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Guarantee, Snapshot, check_group
 from offsetkeeper.core.offsets import TopicPartition, topics_of
@@ -99,6 +100,9 @@ def show(
         say(f"the store has lost the positions of {listed(sorted(found.missing), ', ')}: the next start is refused")
     for query, batch in sorted(found.queries.items()):
         say(f"streaming query {query}: its batches before {batch} are done")
+    if found.watermark_ms is not None:
+        at = time_text(found.watermark_ms)
+        say(f"the last batch ran with the watermark {at}: a lost state can be built again from there")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
     positions = sorted(found.positions.items())
     say_table(columns, [(*tp, at.offset, *(_behind(lags[tp]) if lags else ())) for tp, at in positions])

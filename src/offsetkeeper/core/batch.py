@@ -127,6 +127,7 @@ class Batch:
         lands_in: names of the outputs that keep their own mark and may have the batch; see `core.mark`.
         program: the program that began it; None if it is not begun, or a release that did not keep it began it.
         query: the number that a query with state gives it; None if it is of no such query.
+        watermark_ms: the watermark with which such a query computes it, in milliseconds since 1970; None without one.
         moved: the partitions that resets have moved since one of them dropped it, sorted.
     """
 
@@ -139,6 +140,7 @@ class Batch:
     lands_in: tuple[str, ...] = ()
     program: Program | None = field(default=None, compare=False)
     query: QueryBatch | None = None
+    watermark_ms: int | None = field(default=None, compare=False)
     moved: tuple[TopicPartition, ...] = ()
 
     @property

@@ -6,7 +6,8 @@ Format 4 (this one) has the target of each output in `landed`, and counts void m
 partitions that have a position, as "0-11,14" for each topic. `clusters` has these by the id of their Kafka cluster, as
 far as it is known, and "*" instead of them where all are in one. `given` is a digest of the offsets that a start was
 given. The pending batch has in `program` what its program reads, and what each output writes to. `queries` has the
-number of the next batch of each query with state, and its pending batch the number in `query`; ledgers without it count
+number of the next batch of each query with state, and its pending batch the number in `query`; `watermark_ms` is the
+watermark of the last batch of such a query, and of a pending one, left out without one; ledgers without it count
 these batches as positions, see `query_rows`. `forgotten` has the offsets of rows that no longer count. Format 3 has
 `unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending
 batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of
@@ -86,6 +87,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
     return {
         **fields,
         "queries": dict(snapshot.queries),
+        **({} if snapshot.watermark_ms is None else {"watermark_ms": snapshot.watermark_ms}),
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
         "clusters": _grouped(snapshot.positions, lambda at: at.cluster_id),
         "leader_epochs": _epochs(snapshot.positions),
@@ -149,6 +151,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             sequence=sequence,
             positions=_with_epochs(_in_clusters(positions, raw.get("clusters", {})), raw.get("leader_epochs", {})),
             queries=_load_queries(raw["queries"]) if "queries" in raw else counted,
+            watermark_ms=_load_watermark(raw),
             pending=pending,
             change_id=_text(raw["change_id"]),
             landed=_load_landed(raw, pending),
@@ -308,6 +311,7 @@ def _pending(batch: Batch) -> dict[str, Any]:
         "lands_in": list(batch.lands_in),
         "program": None if batch.program is None else batch.program.as_dict(),
         **({} if batch.query is None else {"query": [*batch.query]}),
+        **({} if batch.watermark_ms is None else {"watermark_ms": batch.watermark_ms}),
     }
 
 
@@ -451,7 +455,12 @@ def _load_pending(raw: dict[str, Any] | None, group: str, sequence: int) -> Batc
         lands_in=_names(raw, "lands_in"),
         program=_load_program(raw.get("program")),
         query=query,
+        watermark_ms=_load_watermark(raw),
     )
+
+
+def _load_watermark(raw: dict[str, Any]) -> int | None:
+    return None if raw.get("watermark_ms") is None else _natural(raw["watermark_ms"])
 
 
 def _load_query(raw: list[Any]) -> QueryBatch:

@@ -1,8 +1,9 @@
-"""Time spans as text for people, and how far clocks may differ. Pure."""
+"""Time spans and times as text for people, and how far clocks may differ. Pure."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from offsetkeeper.errors import SettingsError
@@ -37,6 +38,11 @@ def duration(seconds: float) -> str:
             count, below = rest // size, rest % size // small
             return f"{count} {name} {below} {smaller}" if below else f"{count} {name}"
     return f"{rest} s"
+
+
+def time_text(at_ms: int) -> str:
+    """Return a time, in milliseconds since 1970, as text in ISO 8601."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def read_duration(text: str, option: str) -> float:

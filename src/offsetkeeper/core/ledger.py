@@ -162,18 +162,20 @@ class Ledger:
         if positions or queries or (given and given != self.snapshot.given):
             self._apply(rules.Place(positions, given, queries, cuts, mirror), reason)
 
-    def batch(self, ranges: Sequence[OffsetRange], query: QueryBatch | None = None) -> Batch:
+    def batch(
+        self, ranges: Sequence[OffsetRange], query: QueryBatch | None = None, watermark_ms: int | None = None
+    ) -> Batch:
         """Return these ranges as a batch with the id that they will be committed with; nothing is written.
 
         If they are the ranges of the pending batch, it is that batch, else the next one. `query` is the number that a
-        query with state gives it.
+        query with state gives it, `watermark_ms` the watermark with which that query computes it.
         """
         pending, chosen = self.snapshot.pending, tuple(sorted(ranges))
         if pending is not None and (pending.ranges, pending.query) == (chosen, query):
             return pending
         owner = self.snapshot.owner
         token = owner.id if owner else self._owner_id
-        return Batch(self.group, token, self.snapshot.sequence + 1, chosen, query=query)
+        return Batch(self.group, token, self.snapshot.sequence + 1, chosen, query=query, watermark_ms=watermark_ms)
 
     def begin(
         self,
@@ -197,7 +199,8 @@ class Ledger:
                 and a newer run has taken the group since.
         """
         self._check_next(batch)
-        self._apply(rules.Begin(batch.ranges, tuple(lands_in), landed, program, batch.query), reason)
+        event = rules.Begin(batch.ranges, tuple(lands_in), landed, program, batch.query, batch.watermark_ms)
+        self._apply(event, reason)
 
     def note_written(self, batch: Batch, output: str, target: str = "") -> None:
         """Record that one of several outputs has the pending batch.
@@ -280,7 +283,7 @@ class Ledger:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
         """
         self._check_next(batch)
-        self._apply(rules.Commit(batch.ranges, targets, batch.query), reason)
+        self._apply(rules.Commit(batch.ranges, targets, batch.query, batch.watermark_ms), reason)
 
     @contextmanager
     def transaction(self, batch: Batch, reason: str = "", targets: rules.Targets = rules.NO_TARGETS) -> Iterator[Any]:
@@ -300,7 +303,7 @@ class Ledger:
             raise SettingsError(f"{self.store.address} cannot share a transaction with an output")
         self.check_owner()
         self._check_next(batch)
-        change = self._decide(rules.Commit(batch.ranges, targets, batch.query), reason)
+        change = self._decide(rules.Commit(batch.ranges, targets, batch.query, batch.watermark_ms), reason)
         stage = "opening"
         try:
             with self.store.transaction(change) as connection:

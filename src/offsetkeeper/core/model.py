@@ -95,6 +95,8 @@ class Snapshot:
         missing: partitions whose position the ledger had, and the store has no more: another program deleted it.
         given: digest of the offsets that the user gave to an earlier start; empty if none.
         queries: the number of the next batch of each streaming query with state, by the query's id.
+        watermark_ms: the watermark of the last batch, if that is of a query with state, and no position has moved
+            since: the state of that query can be built again from there. Milliseconds since 1970; None if not.
         forgotten: rows of partitions that `forget` took out of the ledger. They stay for other programs, and count
             again if another program moves them. A position without cluster and epoch.
         format: the older format in which stores write the ledger, see `core.older_format`; 0 for that of this release.
@@ -114,6 +116,7 @@ class Snapshot:
     missing: frozenset[TopicPartition] = frozenset()
     given: str = ""
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
+    watermark_ms: int | None = None
     forgotten: Positions = field(default_factory=lambda: NO_POSITIONS)
     format: int = field(default=0, compare=False)
 

@@ -56,6 +56,7 @@ def as_rows(snapshot: Snapshot) -> Snapshot:
         snapshot,
         positions=join_positions(snapshot.positions, snapshot.queries),
         queries={},
+        watermark_ms=None,
         pending=snapshot.pending and _joined(snapshot.pending),
         unsettled=snapshot.unsettled and _joined(snapshot.unsettled),
     )
@@ -74,7 +75,7 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
 
 
 def _joined(batch: Batch) -> Batch:
-    return replace(batch, ranges=join_ranges(batch.ranges, batch.query), query=None)
+    return replace(batch, ranges=join_ranges(batch.ranges, batch.query), query=None, watermark_ms=None)
 
 
 def _older(at: Position) -> Position:

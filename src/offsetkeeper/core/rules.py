@@ -113,7 +113,7 @@ class Begin:
     """Record the intent to process exactly these ranges, and the outputs that keep marks.
 
     `landed` has the identity of the target of each output that has no batch yet. `query` is the number that a query
-    with state gives the batch; only such a batch may have no ranges.
+    with state gives the batch; only such a batch may have no ranges. `watermark_ms` is that of the batch.
 
     If a batch is pending, another program takes it over: with its ranges and its id, for outputs of its own. `landed`
     then has what these outputs have. What the ledger knew of outputs with these names was of those of the program
@@ -126,6 +126,7 @@ class Begin:
     landed: Mapping[str, Landed] = field(default_factory=lambda: NOTHING_LANDED)
     program: Program | None = None
     query: QueryBatch | None = None
+    watermark_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +150,13 @@ class Commit:
     """Record that these ranges are processed; if a batch is pending, they must be its ranges, and `query` its query.
 
     `targets` has the identity of the target of each output that keeps a mark, if it is known; see `Landed`.
+    `watermark_ms` is that of the query's batch.
     """
 
     ranges: tuple[OffsetRange, ...]
     targets: Targets = field(default_factory=lambda: NO_TARGETS)
     query: QueryBatch | None = None
+    watermark_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +289,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         positions=_moved(snapshot, outcome),
         forgotten=_forgotten(snapshot, outcome),
         queries={**snapshot.queries, **{query: count.after for query, count in outcome.counts.items()}},
+        watermark_ms=event.watermark_ms if isinstance(event, Commit) else _kept_watermark(snapshot, outcome),
         missing=snapshot.missing.difference(outcome.moves, outcome.forgot),
         change_id=author.change_id,
     )
@@ -374,6 +378,11 @@ def _forgotten(snapshot: Snapshot, outcome: _Outcome) -> Positions:
         return snapshot.forgotten
     rows = {tp: Position(at.offset, at.topic_id) for tp, at in outcome.forgot.items() if at is not None}
     return {**{tp: at for tp, at in snapshot.forgotten.items() if tp not in outcome.moves}, **rows}
+
+
+def _kept_watermark(snapshot: Snapshot, outcome: _Outcome) -> int | None:
+    """Return the watermark of the last batch, as long as the positions are those after it; new ones may be added."""
+    return None if outcome.forgot or _sets_anew(outcome.moves, outcome.counts) else snapshot.watermark_ms
 
 
 def _of_rows(snapshot: Snapshot, moves: Moves) -> Moves:
@@ -498,9 +507,13 @@ def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position], quer
         for query, number in sorted(queries.items())
         if stored.get(query) != check_offset(number)
     }
+    return _Outcome(replace(snapshot, generation=snapshot.generation + _sets_anew(moves, counts)), moves, counts)
+
+
+def _sets_anew(moves: Moves, counts: Counts) -> bool:
+    """Whether a change sets a position or a number that was there, and does not only add new ones."""
     jumped = any(move.before is not None and move.before.offset != move.after.offset for move in moves.values())
-    jumped = jumped or any(count.before is not None for count in counts.values())
-    return _Outcome(replace(snapshot, generation=snapshot.generation + jumped), moves, counts)
+    return jumped or any(count.before is not None for count in counts.values())
 
 
 def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
@@ -519,6 +532,7 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
         lands_in=event.lands_in,
         program=event.program,
         query=event.query,
+        watermark_ms=event.watermark_ms,
     )
     first = {name: landed for name, landed in event.landed.items() if snapshot.landed_in(name) == Landed()}
     after = replace(snapshot, pending=batch, sequence=batch.sequence, landed={**snapshot.landed, **first})

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.batch import Batch, Queries, QueryBatch, check_query
+from offsetkeeper.core.duration import time_text
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions
-from offsetkeeper.core.plan import Plan
+from offsetkeeper.core.plan import Plan, PlanRow
 from offsetkeeper.engines.checkpoint_match import (
     NEW_STATE,
     CountMatch,
@@ -23,6 +24,7 @@ from offsetkeeper.engines.checkpoint_match import (
     reconcile,
 )
 from offsetkeeper.engines.read_before import read_before
+from offsetkeeper.engines.rebuild import NO_WATERMARK
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.errors import CheckpointMismatch, listed
 
@@ -72,7 +74,7 @@ class CheckpointGuard:
             self._check_waiting(log, newest, waiting)
         # A query that began its first batch is counted; where it is not, a query without state may have planned it.
         if newest is None or (newest == (0, False) and self._counted(log, queries) is None):
-            self._check_state(plan)
+            self._check_state(plan, rebuilds=newest is None and self.asked.on_mismatch.state == "rebuild")
         if newest is None:
             return
         following = newest[0] + newest[1]
@@ -126,14 +128,20 @@ class CheckpointGuard:
         count = count_match(QueryBatch(check_query(log.query_id()), following), queries)
         return (count,) if count.match in {Match.HOLE, Match.UNKNOWN} else ()
 
-    def _check_state(self, plan: Plan) -> None:
+    def lacks(self, plan: Plan) -> list[PlanRow]:
+        """Return the partitions whose earlier records a query with state would lack if it began with empty state."""
+        found = self.ledger.snapshot
+        if not found.generation and not any(row.stored for row in plan.rows):
+            return []  # nothing was read, and nothing was forgotten
+        history = [entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version]
+        return read_before(plan, history, counted=any(found.queries.values()))
+
+    def _check_state(self, plan: Plan, *, rebuilds: bool) -> None:
         asked, found = self.asked, self.ledger.snapshot
+        watermark_ms = found.watermark_ms or (found.pending.watermark_ms if found.pending else None)
         if not asked.stateful or asked.on_mismatch.state == "empty":
             return
-        if not found.generation and not any(row.stored for row in plan.rows):
-            return  # nothing was read, and nothing was forgotten
-        history = [entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version]
-        if rows := read_before(plan, history, counted=any(found.queries.values())):
+        if (rows := self.lacks(plan)) and not (rebuilds and watermark_ms):
             places = [
                 f"{row.topic_partition}: "
                 + (f"the ledger is at {row.stored.offset}" if row.stored else "its position was forgotten")
@@ -142,10 +150,10 @@ class CheckpointGuard:
             raise CheckpointMismatch(
                 f"{asked.place} has no batch that is done, so the query would start with empty state, but group "
                 f"{found.group!r} has, or had, positions that this query has not committed:\n  {listed(places)}\n"
-                "Results would lack the records before them. Start with the checkpoint that has the state; or give "
-                "offsets= for each of these partitions, to read again from there and build new state; or give "
-                "on_mismatch=OnMismatch(state='empty') to begin with empty state, which costs nothing only where "
-                "results do not depend on earlier records"
+                f"Results would lack the records before them. {_watermark_text(watermark_ms)}Start with the checkpoint "
+                "that has the state; or give offsets= for each of these partitions, to read again from there and build "
+                "new state; or give on_mismatch=OnMismatch(state='empty') to begin with empty state, which costs "
+                "nothing only where results do not depend on earlier records"
             )
 
     def _check_waiting(self, log: BatchLog, newest: tuple[int, bool] | None, waiting: Batch) -> None:
@@ -164,6 +172,15 @@ class CheckpointGuard:
             "the pipeline reads other topics now. Restore the checkpoint or the topics of that batch; or start with a "
             "new checkpoint, offsets= and Policies(pending='drop') to build new state"
         )
+
+
+def _watermark_text(watermark_ms: int | None) -> str:
+    if not watermark_ms:
+        return f"{NO_WATERMARK}. "
+    return (
+        f"The last batch ran with the watermark {time_text(watermark_ms)}: on_mismatch=OnMismatch(state='rebuild') "
+        "reads the records of the windows that were open then again, and drops what the output has of them. Or: "
+    )
 
 
 def _later(queries: Queries, now: Queries) -> Queries:

@@ -48,6 +48,9 @@ _NOT_COUNTED = (
 )
 
 
+_LONGEST_S = 1e9
+
+
 class Match(StrEnum):
     """How the ledger relates to one range."""
 
@@ -66,19 +69,30 @@ class OnMismatch:
         hole: the checkpoint is ahead of the ledger. "stop", or "follow": the ledger is set to the position of the
             checkpoint, and this group never processes the records in between.
         state: a query with state starts with an empty checkpoint, and a partition has a position that is not the first
-            start's: the query would lack the records before it. "stop", or "empty": the query starts with empty
-            state, at the ledger's positions.
+            start's: the query would lack the records before it. "stop"; or "empty": the query starts with empty
+            state, at the ledger's positions; or "rebuild": it first reads the records of its open windows again, and
+            drops what the output has of them. Only `Pipeline.start` can rebuild, see docs/structured.md.
+        window_s: with "rebuild": length of the longest window, in seconds. None takes what Spark tells of the query.
+        ahead_s: with "rebuild", if the event time is not the timestamp of the record in Kafka: by how many seconds at
+            most it is ahead of that.
     """
 
     hole: Literal["stop", "follow"] = "stop"
-    state: Literal["stop", "empty"] = "stop"
+    state: Literal["stop", "empty", "rebuild"] = "stop"
+    window_s: float | None = None
+    ahead_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown words."""
         if self.hole not in {"stop", "follow"}:
             raise SettingsError(f"hole={self.hole!r}: use 'stop' or 'follow'")
-        if self.state not in {"stop", "empty"}:
-            raise SettingsError(f"state={self.state!r}: use 'stop' or 'empty'")
+        if self.state not in {"stop", "empty", "rebuild"}:
+            raise SettingsError(f"state={self.state!r}: use 'stop', 'empty' or 'rebuild'")
+        for name, seconds in (("window_s", self.window_s), ("ahead_s", self.ahead_s)):
+            if seconds is not None and (isinstance(seconds, bool) or not 0 <= seconds < _LONGEST_S):
+                raise SettingsError(f"{name}={seconds!r}: use a number of seconds from 0 on")
+            if seconds is not None and self.state != "rebuild":
+                raise SettingsError(f"{name} goes with state='rebuild'")
 
 
 @dataclass(frozen=True, slots=True)

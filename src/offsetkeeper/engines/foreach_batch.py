@@ -119,7 +119,7 @@ class ForeachBatch:
             if self._asked.stateful:  # Spark keeps the state of a batch only if its frame is used
                 frame.write.format("noop").mode("overwrite").save()
             return
-        batch = self._batch(delivery, found, batch_id)
+        batch = self._batch(delivery, found, batch_id, offsets.watermark_ms)
         if not batch.retry:
             self._check_uncut(delivery, batch)
         missing = self._missing(frame, found, batch_id)
@@ -252,9 +252,10 @@ class ForeachBatch:
         if anew:
             delivery.ledger.place(anew, reason="leader epochs")
 
-    def _batch(self, delivery: Delivery, found: Reconciliation, batch_id: int) -> Batch:
+    def _batch(self, delivery: Delivery, found: Reconciliation, batch_id: int, watermark_ms: int | None) -> Batch:
         ledger = delivery.ledger
-        pending, batch = ledger.snapshot.pending, ledger.batch(found.rest, found.query)
+        at = watermark_ms if found.query else None  # the state of others is not in the ledger's hands
+        pending, batch = ledger.snapshot.pending, ledger.batch(found.rest, found.query, at)
         if pending is not None:
             asked, positions = self._asked.run, ledger.snapshot.positions
             policies, outputs = asked.subscription.policies, delivery.outputs.names

@@ -12,6 +12,7 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.core.spark_session import is_connect
+from offsetkeeper.engines import rebuild
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch
@@ -33,12 +34,13 @@ Trigger = Mapping[str, Any]
 _TRIGGERS = {"processingTime", "availableNow", "once"}
 
 
-def open_stream(engine: Loop, asked: QueryRun) -> Stream:
+def open_stream(engine: Loop, asked: QueryRun, query: Callable[[DataFrame], DataFrame] | None = None) -> Stream:
     """Take the group, store the start positions of the query, and return the parts of the query.
 
     Args:
         engine: takes the group, and finishes the batch that an earlier run began.
         asked: the settings of the query.
+        query: the user's function, if the query is known: from it Spark tells which state can be built again.
 
     Raises:
         CheckpointMismatch: the checkpoint does not match the ledger, see `CheckpointGuard`.
@@ -46,17 +48,22 @@ def open_stream(engine: Loop, asked: QueryRun) -> Stream:
     """
     _check_settings(engine, asked)
     try:
-        return _open_stream(engine, asked)
+        return _open_stream(engine, asked, query)
     except BaseException:
         engine.ledger.store.close()
         raise
 
 
-def _open_stream(engine: Loop, asked: QueryRun) -> Stream:
+def _open_stream(engine: Loop, asked: QueryRun, query: Callable[[DataFrame], DataFrame] | None) -> Stream:
     asked = _with_reader(engine, asked)
     check_workers(engine.spark, asked.run.worker_modules, asked.run.worker_variables)
-    plan = engine.take(CheckpointGuard(asked, engine.spark, engine.ledger))
+    guard = CheckpointGuard(asked, engine.spark, engine.ledger)
+    rebuilds = asked.on_mismatch.state == "rebuild" and guard.begins()
+    reach = rebuild.reach_s(asked, engine.spark, query) if rebuilds else 0.0  # before the group is taken
+    plan = engine.take(guard)
     try:
+        if rebuilds and guard.lacks(plan):
+            rebuild.begin(asked, engine.spark, engine.ledger, plan, reach)
         return _stream(engine, asked, plan)
     except BaseException:
         release(engine.ledger)
@@ -86,7 +93,7 @@ def start_query(
             f"trigger={given!r}: use {{'processingTime': '10 seconds'}} or {{'availableNow': True}}; "
             "with other triggers there are no batches to commit"
         )
-    stream = open_stream(engine, asked)
+    stream = open_stream(engine, asked, query)
     watching = None if on_progress is None else watch(engine.spark, on_progress)
     try:
         frame = stream.records if query is None else query(stream.records)
@@ -273,7 +280,7 @@ def _start(asked: QueryRun, positions: Positions) -> StreamStart:
 def _stream(engine: Loop, asked: QueryRun, plan: Plan) -> Stream:
     run, stored = asked.run, engine.ledger.snapshot.positions
     positions = {row.topic_partition: stored[row.topic_partition] for row in plan.rows if row.start is not None}
-    start = _start(asked, positions)
+    start = _start(asked, rebuild.started(asked, engine.spark, positions))
     records = run.reader.stream(engine.spark, start)
     engine.batches.delivery.asked = run  # from here on its reader may be another
     foreach_batch = ForeachBatch(asked, start, engine.ledger.owner_id, engine.batches.delivery)

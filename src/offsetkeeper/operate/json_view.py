@@ -42,12 +42,13 @@ def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dic
         for tp, at in sorted(snapshot.positions.items())
     ]
     queries, pending = dict(snapshot.queries), _batch_fields(snapshot.pending)
+    state = {"queries": queries, "watermark_ms": snapshot.watermark_ms}
     outputs = {
         "landed": {name: landed.sequence for name, landed in snapshot.landed.items()},
         "unsettled": _batch_fields(snapshot.unsettled),
         "missing": [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(snapshot.missing)],
     }
-    return {**group_fields(snapshot), "positions": positions, "queries": queries, "pending": pending, **outputs}
+    return {**group_fields(snapshot), "positions": positions, **state, "pending": pending, **outputs}
 
 
 def lag_fields(name: str, status: str, lags: Sequence[Lag], speeds: Mapping[TopicPartition, Speed]) -> dict[str, Any]:

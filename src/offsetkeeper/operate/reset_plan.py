@@ -183,6 +183,7 @@ class ResetPlan:
         clusters: ids of the Kafka cluster that positions are of, and of the one that the reset moves them to; empty if
             they stay in theirs.
         queries: queries with state, and the numbers of their next batch before and after the reset, if they differ.
+        states: ids of the queries with state that have done a batch for the group.
     """
 
     group: str
@@ -201,6 +202,7 @@ class ResetPlan:
     queries: tuple[tuple[str, Count], ...] = ()
     restores: str = ""
     once_more: tuple[OffsetRange, ...] = ()
+    states: tuple[str, ...] = ()
 
     @property
     def moves(self) -> bool:
@@ -257,7 +259,7 @@ class ResetPlan:
                 f"may come twice: {listed(perhaps, ', ')}"
             )
         if self.steps:
-            notes.append(self._queries())
+            notes += [_of_state(query, back=self._goes_back) for query in self.states] or [self._queries()]
         notes += [
             f"the next batch of streaming query {query} was {count.before}, and is {count.after} then"
             for query, count in self.queries
@@ -321,9 +323,13 @@ class ResetPlan:
         """Topics of which this reset moves a position that was there."""
         return {step.topic_partition.topic for step in self.steps if step.old is not None}
 
+    @property
+    def _goes_back(self) -> bool:
+        return any(step.old is not None and step.new.offset < step.old for step in self.steps)
+
     def _queries(self) -> str:
         """Return what streaming queries need in order to follow the reset; the ledger does not know of it."""
-        if any(step.old is not None and step.new.offset < step.old for step in self.steps):
+        if self._goes_back:
             return (
                 "streaming queries of this group need a new checkpoint to follow this reset; queries with state also "
                 "need offsets=. With the old checkpoint their start is refused"
@@ -372,6 +378,7 @@ class ResetPlan:
             "once_more": self.once_more,
             "clusters": [*self.clusters],
             "queries": [[query, *count] for query, count in self.queries],
+            "states": [*self.states],
             "clipped": [[*tp, offset] for tp, offset in self.clipped],
         }
 
@@ -461,6 +468,7 @@ def make_reset(
         next(iter(_clusters(snapshot.positions, moved)), ()),
         tuple(counts),
         once_more=() if unsettled is None else _read_again(unsettled.ranges, news, away | older),
+        states=tuple(sorted(query for query, number in counted.items() if number)),
     )
 
 
@@ -748,6 +756,23 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         tuple((check_query(query), Count(before, check_offset(to))) for query, before, to in raw["queries"]),
         str(raw["restores"]),
         tuple(OffsetRange(*each) for each in raw["once_more"]),
+        tuple(map(check_query, raw["states"])),
+    )
+
+
+def _of_state(query: str, *, back: bool) -> str:
+    """Return what a reset means for the state of a query, and for its output."""
+    if back:
+        return (
+            f"streaming query {query} keeps state, and the state does not go back: a start with its checkpoint is "
+            "refused. To follow, give it a new checkpoint, and offsets= that begin before the oldest window that is "
+            "open at the new positions. The output then gets the results of these records again: delete them there "
+            "first, or let a key replace them"
+        )
+    return (
+        f"streaming query {query} keeps state, and the state gets none of the records in between: a start with its "
+        "checkpoint is refused. To follow, give it a new checkpoint, and offsets= or OnMismatch(state='empty'). "
+        "Windows that are open lack these records in the output"
     )
 
 

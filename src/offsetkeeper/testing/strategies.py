@@ -122,6 +122,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         unsettled=unsettled,
         given=draw(words),
         queries={**before.queries, **draw(_queries)},
+        watermark_ms=draw(st.none() | _counts),
     )
     return Change(before, after, moves, draw(_entries(after)))
 

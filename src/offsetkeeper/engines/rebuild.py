@@ -1,0 +1,166 @@
+"""Builds the state of a query again in a new checkpoint, after the old one is lost.
+
+The ledger has the watermark with which the last batch of the query ran. What was emitted with it is in the output, and
+no record of an open window is further before it than the window is long. So the new checkpoint begins with a batch that
+is planned here: from the first record of an open window to the ledger's positions, with that watermark. Spark runs it;
+its output is dropped, as that of any batch that the ledger counts as done; and the query goes on from its state.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import uuid
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any, cast
+
+from offsetkeeper.checkpoint.files import WritableFolder
+from offsetkeeper.checkpoint.first_batch import SETTINGS, first_batch
+from offsetkeeper.checkpoint.logs import BatchLog
+from offsetkeeper.core import environment
+from offsetkeeper.core.duration import time_text
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.offsets import Positions, TopicPartition
+from offsetkeeper.core.plan import Plan
+from offsetkeeper.engines.query_state import query_state
+from offsetkeeper.engines.settings import QueryRun
+from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, SettingsError, listed
+from offsetkeeper.readers import StreamStart
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("offsetkeeper")
+NO_WATERMARK = (
+    "The ledger has no watermark for these positions, so OnMismatch(state='rebuild') cannot rebuild the state: the "
+    "last batch is not of a query with a watermark, or an older release committed it, or a position has moved since"
+)
+_ELSE = "give offsets= to build new state from there, or OnMismatch(state='empty')"
+
+
+def reach_s(asked: QueryRun, spark: SparkSession, query: Callable[[DataFrame], DataFrame] | None) -> float:
+    """Return how many seconds before the watermark, by timestamps in Kafka, records of open windows may be.
+
+    Args:
+        asked: the settings of the query.
+        spark: the session.
+        query: the user's function; Spark tells what state it keeps.
+
+    Raises:
+        SettingsError: it is not known for this query, or the settings do not fit it.
+    """
+    wish = asked.on_mismatch
+    if query is None:
+        raise SettingsError("OnMismatch(state='rebuild') works with Pipeline.start and query=, which tell what is kept")
+    frame = query(asked.run.reader.stream(spark, StreamStart(asked.run.subscription.topics, {})))
+    text = io.StringIO()
+    with redirect_stdout(text):
+        frame.explain("extended")
+    found = query_state(text.getvalue())
+    window = found.reach_s if wish.window_s is None else wish.window_s
+    if window is None:
+        raise SettingsError(
+            "Spark does not tell how long the windows of the query are: give OnMismatch(state='rebuild', window_s=…), "
+            "the seconds of the longest one"
+        )
+    if found.reach_s is not None and window < found.reach_s:
+        raise SettingsError(f"window_s={window:g} is shorter than a window of the query, of {found.reach_s:g} s")
+    if not found.in_kafka and wish.ahead_s is None:
+        raise SettingsError(
+            "the event time of the query is not the column timestamp of the records, and Kafka finds records by that "
+            "one: give OnMismatch(state='rebuild', ahead_s=…), by how many seconds at most an event time is ahead of it"
+        )
+    return window + (wish.ahead_s or 0)
+
+
+def begin(asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reach: float) -> None:
+    """Plan the first batch of a new checkpoint, which builds the state again, and count it as done in the ledger.
+
+    Args:
+        asked: the settings of the query; its checkpoint has no batch.
+        spark: the session.
+        ledger: ledger of the group, owned.
+        plan: the plan of the start; its positions are in the ledger.
+        reach: as `reach_s` returns it.
+
+    Raises:
+        CheckpointMismatch: the ledger has no watermark, or Kafka may have deleted records of open windows.
+        SettingsError: the checkpoint cannot be written from here.
+        StoreUnavailable, Refused: the folder of the checkpoint cannot be written.
+        BrokerUnavailable, NotAuthorized, UnknownTopic: see `errors`.
+    """
+    folder = asked.open_folder(spark, asked.checkpoint)
+    if not hasattr(folder, "write"):
+        raise SettingsError(f"{asked.place} can only be read from here, so no state can be rebuilt: {_ELSE}")
+    watermark_ms = ledger.snapshot.watermark_ms
+    if watermark_ms is None:
+        raise CheckpointMismatch(f"{asked.place} has no batch. {NO_WATERMARK}. Instead {_ELSE}")
+    if old := [name for name in ("commits", "state") if folder.names(name)]:
+        raise CheckpointMismatch(
+            f"{asked.place} has no batch, but files in {old[0]}: delete the folder, and start again"
+        )
+    ends = {row.topic_partition: ledger.snapshot.positions[row.topic_partition].offset for row in _read(plan)}
+    starts = _starts(asked, plan, ends, watermark_ms - int(reach * 1000) - 1)
+    query_id = str(uuid.UUID(hex=environment.token(16), version=4))
+    metadata: dict[str, Any] = {
+        "batchWatermarkMs": watermark_ms,
+        "batchTimestampMs": environment.now_ms(),
+        "conf": _settings(spark),
+    }
+    files = first_batch(query_id, starts, ends, metadata, packed=asked.packed)
+    size = sum(ends.values()) - sum(starts.values())
+    reason = (
+        f"a new checkpoint builds the state at the watermark {time_text(watermark_ms)}, from {size} offsets before the "
+        "positions"
+    )
+    log.warning("group %r: %s; their output is dropped, because the output has it", ledger.group, reason)
+    ledger.place({}, reason=reason, queries={query_id: 1})
+    for name, content in files.items():
+        cast("WritableFolder", folder).write(name, content)
+
+
+def started(asked: QueryRun, spark: SparkSession, positions: Positions) -> Positions:
+    """Return where a query begins: the positions, or where the first batch begins if that is planned and not done."""
+    topics = asked.run.subscription.topics
+    found = BatchLog(asked.open_folder(spark, asked.checkpoint), topics, {}, asked.packed)
+    planned = found.planned_starts() if asked.stateful and found.newest() == (0, False) else {}
+    return {
+        tp: at._replace(offset=planned[tp], leader_epoch=None) if tp in planned else at for tp, at in positions.items()
+    }
+
+
+def _read(plan: Plan) -> list[Any]:
+    return [row for row in plan.rows if row.start is not None]
+
+
+def _starts(asked: QueryRun, plan: Plan, ends: dict[TopicPartition, int], since_ms: int) -> dict[TopicPartition, int]:
+    """Return the first offset of each partition whose record may be of an open window."""
+    cluster = asked.run.cluster
+    found = asked.run.pace.patiently(BrokerUnavailable, lambda: cluster.offsets_for_times(ends, max(0, since_ms)))
+    starts = {tp: min(found[tp], end) for tp, end in ends.items()}
+    begins = {row.topic_partition: row.bounds.beginning for row in _read(plan) if row.bounds is not None}
+    gone = [tp for tp, start in sorted(starts.items()) if 0 < start <= begins.get(tp, 0)]
+    if gone:
+        since = time_text(max(0, since_ms))
+        why = f"Kafka holds no record before {since} of {listed(gone, ', ')}: records of open windows may be deleted"
+        if asked.run.subscription.policies.below_beginning == "stop":
+            raise CheckpointMismatch(
+                f"the state of {asked.place} cannot be rebuilt for sure: {why}. Policies(below_beginning='beginning') "
+                f"accepts that these windows lack them; or {_ELSE}"
+            )
+        log.warning("group %r: %s", asked.run.group, why)
+    return starts
+
+
+def _settings(spark: SparkSession) -> dict[str, str]:
+    """Return the settings that Spark keeps with a query, as they are in the session."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - loaded with Spark
+
+    found = {}
+    for name in SETTINGS:
+        try:
+            found[name] = str(spark.conf.get(name))
+        except PySparkException:  # this release has no such setting
+            continue
+    return found

@@ -1,0 +1,206 @@
+"""After a lost checkpoint the state is built again, and the output has what that of a query without a loss has."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from offsetkeeper import Batch, OnMismatch, Policies
+from offsetkeeper.checkpoint.first_batch import SETTINGS
+from offsetkeeper.engines import rebuild
+from offsetkeeper.errors import CheckpointMismatch, SettingsError
+from structured.lab import StructuredLab
+
+NewTopic = Callable[..., str]
+REBUILD = OnMismatch(state="rebuild")
+FOR_EVER = {"retention.ms": "-1"}
+HOUR_MS = 1_700_000_000_000 // 3_600_000 * 3_600_000
+_PARTITIONS = 2
+
+
+def by_minute(records: DataFrame) -> DataFrame:
+    """Count records by minute and value."""
+    minute = f.window("timestamp", "60 seconds").alias("w")
+    counts = records.withWatermark("timestamp", "90 seconds").groupBy("value", minute).count()
+    return counts.select(f.concat_ws(" ", f.col("value").cast("string"), "w.start", "count").alias("line"))
+
+
+def sliding(records: DataFrame) -> DataFrame:
+    """Count records in windows that overlap, which begin at odd times."""
+    minute = f.window("timestamp", "3 minutes", "1 minute", "10 seconds")
+    counts = records.withWatermark("timestamp", "30 seconds").groupBy(minute).count()
+    return counts.select(f.concat_ws(" ", "window.start", "count").alias("line"))
+
+
+def once(records: DataFrame) -> DataFrame:
+    """Return each value of a time once."""
+    kept = records.withWatermark("timestamp", "90 seconds").dropDuplicates(["value", "timestamp"])
+    return kept.select(f.concat_ws(" ", f.col("value").cast("string"), "timestamp").alias("line"))
+
+
+class Lines:
+    """An output: the lines that a user counts."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, frame: DataFrame, _: Batch) -> None:
+        """Keep a batch."""
+        self.lines += [row["line"] for row in frame.collect()]
+
+
+def produce(lab: StructuredLab, name: str, minute: int, rng: random.Random) -> None:
+    """Produce records of about a minute, in no order; some are late, some are there twice."""
+    for partition in range(_PARTITIONS):
+        for _ in range(12):
+            at = HOUR_MS + minute * 60_000 + rng.randrange(-150, 60) * 1000
+            for _ in range(rng.choice((1, 1, 2))):
+                lab.produce(name, rng.choice("abc"), partition=partition, timestamp_ms=at)
+
+
+@pytest.mark.parametrize("query", [by_minute, sliding, once])
+def test_a_query_that_loses_its_checkpoint_writes_what_one_without_a_loss_writes(
+    query: Any, either: StructuredLab, topic: NewTopic
+) -> None:
+    """Twice, and the second time as soon as the state is built again. Late records stay late."""
+    lab, rng = either, random.Random(4)  # noqa: S311 - the same each time
+    name, lost, whole = topic(_PARTITIONS, FOR_EVER), Lines(), Lines()
+    twin = {"query": query, "group": "whole", "checkpoint": str(lab.checkpoint.parent / "whole")}
+    for minute in range(9):
+        produce(lab, name, minute, rng)
+        if minute in {3, 4, 6}:
+            lab.delete_checkpoint()
+        lab.follow(name, lost, query=query, on_mismatch=REBUILD)
+        lab.follow(name, whole, **twin)
+    assert sorted(lost.lines) == sorted(whole.lines)
+    assert len(lost.lines) > 10
+
+
+def test_a_crash_in_the_batch_that_builds_the_state_changes_nothing(lab: StructuredLab, topic: NewTopic) -> None:
+    """Also if the program no longer says that it rebuilds."""
+    name, lines = topic(1, FOR_EVER), Lines()
+    for minute in (0, 5):
+        lab.produce(name, "a", "b", timestamp_ms=HOUR_MS + minute * 60_000)
+        lab.follow(name, lines, query=by_minute)
+    lab.delete_checkpoint()
+    lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD)
+    assert [line.split()[0] for line in lines.lines] == ["a", "b"]
+    for batch in lab.batch_ids("commits"):  # as if Spark had died in the first batch
+        lab.forget_commit(batch)
+    for batch in lab.batch_ids()[1:]:
+        (lab.checkpoint / "offsets" / str(batch)).unlink()
+    lab.produce(name, "a", timestamp_ms=HOUR_MS + 5 * 60_000)
+    lab.produce(name, "c", timestamp_ms=HOUR_MS + 10 * 60_000)
+    lab.follow(name, lines, query=by_minute)
+    assert sorted(line.split()[0] + line.split()[-1] for line in lines.lines) == ["a1", "a2", "b1", "b1"]
+
+
+def test_the_settings_are_those_that_spark_keeps(lab: StructuredLab, topic: NewTopic) -> None:
+    """Spark takes one that is not there as its oldest release had it."""
+    name = topic(1, FOR_EVER)
+    lab.produce(name, "a", timestamp_ms=HOUR_MS)
+    lab.follow(name, Lines(), query=by_minute)
+    kept = json.loads((lab.checkpoint / "offsets" / "0").read_text("utf-8").splitlines()[1])["conf"]
+    assert rebuild._settings(lab.spark) == kept
+    assert kept.keys() <= {*SETTINGS}
+
+
+def test_a_start_with_an_empty_checkpoint_says_what_can_be_had(lab: StructuredLab, topic: NewTopic) -> None:
+    name, lines = topic(1, FOR_EVER), Lines()
+    lab.produce(name, "a", timestamp_ms=HOUR_MS)
+    lab.follow(name, lines, query=by_minute)
+    lab.produce(name, "a", timestamp_ms=HOUR_MS + 300_000)
+    lab.follow(name, lines, query=by_minute)
+    lab.delete_checkpoint()
+    with pytest.raises(CheckpointMismatch, match=r"watermark 2023-11-14T22:03:30.000\+00:00.*state='rebuild'"):
+        lab.follow(name, lines, query=by_minute)
+    with pytest.raises(SettingsError, match="window_s=30 is shorter than a window of the query, of 60 s"):
+        lab.follow(name, lines, query=by_minute, on_mismatch=OnMismatch(state="rebuild", window_s=30))
+
+
+def test_what_no_one_knows_is_refused(lab: StructuredLab, topic: NewTopic) -> None:
+    """A position that has moved since, records that Kafka has deleted, files of another query."""
+    name, lines = topic(1, FOR_EVER), Lines()
+    for minute in (0, 5, 6):
+        lab.produce(name, "a", timestamp_ms=HOUR_MS + minute * 60_000)
+        lab.follow(name, lines, query=by_minute)
+    lab.delete_checkpoint()
+    (lab.checkpoint / "state").mkdir(parents=True)
+    (lab.checkpoint / "state" / "left").write_text("", "utf-8")
+    before = lab.snapshot().positions
+    with pytest.raises(CheckpointMismatch, match="files in state: delete the folder"):
+        lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD)
+    lab.delete_checkpoint()
+    lab.delete_records(name, 3)
+    with pytest.raises(CheckpointMismatch, match=r"Kafka holds no record before 2023.*below_beginning"):
+        lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD)
+    assert lab.snapshot().positions == before
+    accepts = Policies(below_beginning="beginning")
+    lab.produce(name, "a", timestamp_ms=HOUR_MS + 20 * 60_000)
+    lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD, policies=accepts)
+    assert len(lines.lines) == 1  # the windows under way lacked all of their records
+    lab.read(name)  # a run without a query moves the positions
+    lab.delete_checkpoint()
+    lab.produce(name, "a", timestamp_ms=HOUR_MS + 21 * 60_000)
+    lab.read(name)
+    with pytest.raises(CheckpointMismatch, match=r"no watermark for these positions.*state='empty'"):
+        lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD)
+
+
+def own_time(records: DataFrame) -> DataFrame:
+    """Have an event time of its own."""
+    timed = records.withColumn("at", f.expr("timestamp + interval 10 minutes")).withWatermark("at", "90 seconds")
+    counts = timed.groupBy("value", f.window("at", "60 seconds").alias("w")).count()
+    return counts.select(f.concat_ws(" ", f.col("value").cast("string"), "w.start", "count").alias("line"))
+
+
+def test_an_event_time_that_kafka_does_not_know_needs_a_word(
+    lab: StructuredLab, topic: NewTopic, tmp_path: Path
+) -> None:
+    name, lost, whole = topic(_PARTITIONS, FOR_EVER), Lines(), Lines()
+    rng = random.Random(5)  # noqa: S311 - as above
+    ahead = OnMismatch(state="rebuild", ahead_s=600)
+    for minute in range(6):
+        produce(lab, name, minute, rng)
+        if minute == 3:
+            lab.delete_checkpoint()
+            with pytest.raises(SettingsError, match=r"is not the column timestamp.*ahead_s"):
+                lab.follow(name, lost, query=own_time, on_mismatch=REBUILD)
+        lab.follow(name, lost, query=own_time, on_mismatch=ahead)
+        lab.follow(name, whole, query=own_time, group="whole", checkpoint=str(tmp_path / "whole"))
+    assert sorted(lost.lines) == sorted(whole.lines)
+
+
+def never_ends(records: DataFrame) -> DataFrame:
+    """Keep each value for ever."""
+    return records.dropDuplicates(["value"])
+
+
+def within(records: DataFrame) -> DataFrame:
+    """Keep each value for a while after its first record, and no one knows where the chain of them began."""
+    return records.withWatermark("timestamp", "60 seconds").dropDuplicatesWithinWatermark(["value"])
+
+
+def sessions(records: DataFrame) -> DataFrame:
+    """Count sessions, which may be of any length."""
+    return records.withWatermark("timestamp", "60 seconds").groupBy(f.session_window("timestamp", "1 minute")).count()
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [(never_ends, "0 watermarks"), (within, "DeduplicateWithinWatermark"), (sessions, "session windows")],
+)
+def test_a_state_that_may_reach_further_is_refused_by_name(
+    query: Any, why: str, lab: StructuredLab, topic: NewTopic
+) -> None:
+    name = topic(1, FOR_EVER)
+    with pytest.raises(SettingsError, match=rf"cannot rebuild the state of this query.*{why}.*offsets="):
+        lab.follow(name, query=query, on_mismatch=REBUILD)
+    assert not lab.snapshot().version
