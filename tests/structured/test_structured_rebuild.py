@@ -16,7 +16,7 @@ from offsetkeeper import Batch, OnMismatch, Policies
 from offsetkeeper.checkpoint.first_batch import SETTINGS
 from offsetkeeper.engines import rebuild
 from offsetkeeper.errors import CheckpointMismatch, SettingsError
-from structured.lab import StructuredLab
+from structured.lab import StructuredLab, fail
 
 NewTopic = Callable[..., str]
 REBUILD = OnMismatch(state="rebuild")
@@ -152,6 +152,36 @@ def test_what_no_one_knows_is_refused(lab: StructuredLab, topic: NewTopic) -> No
     lab.read(name)
     with pytest.raises(CheckpointMismatch, match=r"no watermark for these positions.*state='empty'"):
         lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD)
+
+
+def test_a_batch_that_was_begun_is_dropped_before_the_state_is_built_again(lab: StructuredLab, topic: NewTopic) -> None:
+    """Only its own checkpoint could finish it. Its output did not land; its records come in another batch."""
+    name, lines = topic(1, FOR_EVER), Lines()
+    for minute in (0, 5):
+        lab.produce(name, "a", "b", timestamp_ms=HOUR_MS + minute * 60_000)
+        lab.follow(name, lines, query=by_minute)
+    lab.produce(name, "a", timestamp_ms=HOUR_MS + 5 * 60_000)
+    lab.produce(name, "c", timestamp_ms=HOUR_MS + 10 * 60_000)
+    with pytest.raises(RuntimeError, match="the output is away"):
+        lab.follow(name, fail, query=by_minute, attempts=1)
+    lab.delete_checkpoint()
+    with pytest.raises(CheckpointMismatch, match=r"is pending.*pending='drop'"):
+        lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD)
+    lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD, policies=Policies(pending="drop"))
+    assert sorted(line.split()[0] + line.split()[-1] for line in lines.lines) == ["a1", "a2", "b1", "b1"]
+
+
+def test_a_changed_query_begins_with_whole_windows(lab: StructuredLab, topic: NewTopic) -> None:
+    name, lines = topic(1, FOR_EVER), Lines()
+    for minute in (0, 2, 5):
+        lab.produce(name, "a", timestamp_ms=HOUR_MS + minute * 60_000)
+        lab.follow(name, lines, query=by_minute)
+    assert len(lines.lines) == 2  # the watermark is in minute 3
+    lab.delete_checkpoint()
+    lab.produce(name, "b", timestamp_ms=HOUR_MS + 20 * 60_000)
+    lab.follow(name, lines, query=sliding, on_mismatch=REBUILD)
+    counts = [int(line.split()[-1]) for line in lines.lines[2:]]
+    assert counts == [1] * 5  # two windows of three minutes with minute 2, three with minute 5
 
 
 def own_time(records: DataFrame) -> DataFrame:

@@ -25,6 +25,7 @@ from offsetkeeper.checkpoint.log_format import (
 from offsetkeeper.core.offsets import by_topic
 
 SETTINGS = (
+    "spark.sql.dropDuplicates.deterministicKeyOrder.enabled",
     "spark.sql.function.protobufExtensions.enabled",
     "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan",
     "spark.sql.shuffle.partitions",
@@ -39,6 +40,7 @@ SETTINGS = (
     "spark.sql.streaming.stateStore.rocksdb.formatVersion",
     "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion",
     "spark.sql.streaming.stateStore.rowChecksum.enabled",
+    "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled",
     "spark.sql.streaming.statefulOperator.useStrictDistribution",
 )
 """The settings that Spark keeps with a query. It takes one that is not there as its oldest release had it."""

@@ -62,7 +62,7 @@ def _open_stream(engine: Loop, asked: QueryRun, query: Callable[[DataFrame], Dat
     reach = rebuild.reach_s(asked, engine.spark, query) if rebuilds else 0.0  # before the group is taken
     plan = engine.take(guard)
     try:
-        if rebuilds and guard.lacks(plan):
+        if rebuilds and guard.begins() and guard.lacks(plan):
             rebuild.begin(asked, engine.spark, engine.ledger, plan, reach)
         return _stream(engine, asked, plan)
     except BaseException:

@@ -141,6 +141,9 @@ def _starts(asked: QueryRun, plan: Plan, ends: dict[TopicPartition, int], since_
     starts = {tp: min(found[tp], end) for tp, end in ends.items()}
     begins = {row.topic_partition: row.bounds.beginning for row in _read(plan) if row.bounds is not None}
     gone = [tp for tp, start in sorted(starts.items()) if 0 < start <= begins.get(tp, 0)]
+    gone += [
+        row.topic_partition for row in plan.rows if row.start is None and row.stored is not None
+    ]  # no more in Kafka
     if gone:
         since = time_text(max(0, since_ms))
         why = f"Kafka holds no record before {since} of {listed(gone, ', ')}: records of open windows may be deleted"
