@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 
-from offsetkeeper.core.batch import QueryBatch
+from offsetkeeper.core.batch import Output, QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
@@ -214,6 +214,30 @@ def test_what_a_reset_does_to_the_state_of_a_query_and_to_its_output_is_told(gro
     assert re.match(f"streaming query {query} keeps state, and the state gets none of the records in between", ahead)
     plan = group.plan({A0: 80})
     assert load_plan(plan.dump(), "here") == plan
+
+
+def test_what_each_output_gets_twice_or_never_is_told(group: Group) -> None:
+    """By its kind: of the last run that took the group, also after it was stopped by an owner that writes nothing."""
+    outputs = {
+        "": Output("Table shop.orders", "append"),
+        "keyed": Output("Table shop.last", "upsert"),
+        "own": Output("Function"),
+        "dead_letters": Output("Topic letters", "append"),
+    }
+    group.ledger.acquire("start", outputs)
+    group.ledger.acquire("to stop the run")
+    assert group.ledger.load().outputs == outputs
+    plan = group.plan("earliest", A0)
+    up_to_it = "whether they come twice is up to the function"
+    assert plan.notes[:3] == [
+        "the output, Table shop.orders: gets the results of up to 30 records twice, because it appends",
+        "output keyed, Table shop.last: gets the results of up to 30 records again, over the rows with the same key",
+        f"output own, Function: gets the results of up to 30 records again; {up_to_it}",
+    ]
+    assert load_plan(plan.dump(), "here") == plan
+    assert group.plan({A0: 80}).notes[0] == (
+        "the output, Table shop.orders: lacks the results of up to 40 records that are skipped"
+    )
 
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:

@@ -93,6 +93,8 @@ def show(
     if found.unsettled is not None:
         ahead = Outlook(None, None, "", found.positions, found.unsettled)
         say(f"{_told(found.unsettled, _UNSETTLED)}\n{ahead.settling}")
+    for output, (target, mode) in sorted(found.outputs.items()):
+        say(f"{listed_name(output)} is {target}{f', {mode}' if mode else ''}")
     for output, (sequence, _) in found.landed.items():
         has = f"has all committed batches, up to {sequence}" if sequence else "has no batch yet"
         say(f"{listed_name(output)} {has}")

@@ -81,6 +81,22 @@ class Program(NamedTuple):
         return f"reads {listed(self.topics, ', ')} and writes {listed(writes, ', ')}"
 
 
+class Output(NamedTuple):
+    """What a run writes to under one name.
+
+    Attributes:
+        target: kind and target, as in `Program.outputs`.
+        mode: what becomes of rows that come again: "append" keeps them beside the old ones, "upsert" replaces those
+            with the same key; empty if the output does not tell.
+    """
+
+    target: str
+    mode: str = ""
+
+
+NO_OUTPUTS: Mapping[str, Output] = MappingProxyType({})
+
+
 class QueryBatch(NamedTuple):
     """A batch of a streaming query with state: only the query's own checkpoint can run it again.
 

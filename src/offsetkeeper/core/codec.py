@@ -8,7 +8,8 @@ far as it is known, and "*" instead of them where all are in one. `given` is a d
 given. The pending batch has in `program` what its program reads, and what each output writes to. `queries` has the
 number of the next batch of each query with state, and its pending batch the number in `query`; `watermark_ms` is the
 watermark of the last batch of such a query, and of a pending one, left out without one; ledgers without it count
-these batches as positions, see `query_rows`. `forgotten` has the offsets of rows that no longer count. Format 3 has
+these batches as positions, see `query_rows`. `outputs` has what the last run writes to. `forgotten` has
+the offsets of rows that no longer count. Format 3 has
 `unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending
 batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of
 that time keeps its id.
@@ -23,7 +24,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from offsetkeeper.core.batch import Batch, Program, QueryBatch, check_query
+from offsetkeeper.core.batch import Batch, Output, Program, QueryBatch, check_query
 from offsetkeeper.core.model import Count, Counts, Cuts, Entry, Having, Landed, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import (
     NO_POSITIONS,
@@ -88,6 +89,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         **fields,
         "queries": dict(snapshot.queries),
         **({} if snapshot.watermark_ms is None else {"watermark_ms": snapshot.watermark_ms}),
+        **({"outputs": {name: [*each] for name, each in snapshot.outputs.items()}} if snapshot.outputs else {}),
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
         "clusters": _grouped(snapshot.positions, lambda at: at.cluster_id),
         "leader_epochs": _epochs(snapshot.positions),
@@ -152,6 +154,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             positions=_with_epochs(_in_clusters(positions, raw.get("clusters", {})), raw.get("leader_epochs", {})),
             queries=_load_queries(raw["queries"]) if "queries" in raw else counted,
             watermark_ms=_load_watermark(raw),
+            outputs={_text(name): Output(*map(_text, each)) for name, each in raw.get("outputs", {}).items()},
             pending=pending,
             change_id=_text(raw["change_id"]),
             landed=_load_landed(raw, pending),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from offsetkeeper.core import environment, rules
-from offsetkeeper.core.batch import NO_QUERIES, Batch, Program, Queries, QueryBatch
+from offsetkeeper.core.batch import NO_OUTPUTS, NO_QUERIES, Batch, Output, Program, Queries, QueryBatch
 from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Having, Landed, Owner, Snapshot, check_group, latest
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, topics_of
 from offsetkeeper.core.outside import short_text, whole_text
@@ -87,8 +87,12 @@ class Ledger:
         """
         return latest(self.snapshot, self._patiently(lambda: self.store.load(self.group)))
 
-    def acquire(self, reason: str = "") -> Snapshot:
+    def acquire(self, reason: str = "", outputs: Mapping[str, Output] = NO_OUTPUTS) -> Snapshot:
         """Become the group's owner with a new token, fence the owner before, and return the ledger.
+
+        Args:
+            reason: reason for the history.
+            outputs: what the run writes to, by the outputs' names.
 
         Raises:
             Fenced: a newer run took the group at the same time.
@@ -100,7 +104,7 @@ class Ledger:
         for _ in range(20):
             found = self.load()
             try:
-                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name)), reason)
+                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name), outputs), reason)
             except VersionConflict as error:
                 last = error
                 continue

@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries
+from offsetkeeper.core.batch import NO_OUTPUTS, NO_QUERIES, Batch, Output, Queries
 from offsetkeeper.core.offsets import NO_POSITIONS, OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.errors import SettingsError
 
@@ -97,6 +97,7 @@ class Snapshot:
         queries: the number of the next batch of each streaming query with state, by the query's id.
         watermark_ms: the watermark of the last batch, if that is of a query with state, and no position has moved
             since: the state of that query can be built again from there. Milliseconds since 1970; None if not.
+        outputs: what the last run that took the group writes to, by the outputs' names.
         forgotten: rows of partitions that `forget` took out of the ledger. They stay for other programs, and count
             again if another program moves them. A position without cluster and epoch.
         format: the older format in which stores write the ledger, see `core.older_format`; 0 for that of this release.
@@ -117,6 +118,7 @@ class Snapshot:
     given: str = ""
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
     watermark_ms: int | None = None
+    outputs: Mapping[str, Output] = field(default_factory=lambda: NO_OUTPUTS)
     forgotten: Positions = field(default_factory=lambda: NO_POSITIONS)
     format: int = field(default=0, compare=False)
 

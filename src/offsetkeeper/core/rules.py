@@ -46,7 +46,18 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any
 
-from offsetkeeper.core.batch import NO_QUERIES, Batch, Kind, Program, Queries, QueryBatch, check_output, check_query
+from offsetkeeper.core.batch import (
+    NO_OUTPUTS,
+    NO_QUERIES,
+    Batch,
+    Kind,
+    Output,
+    Program,
+    Queries,
+    QueryBatch,
+    check_output,
+    check_query,
+)
 from offsetkeeper.core.model import (
     MAX_SEQUENCE,
     NO_CUTS,
@@ -83,9 +94,14 @@ NOTHING_LANDED: Mapping[str, Landed] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Take the group as a new owner. `owner.epoch` must be one more than the ledger's."""
+    """Take the group as a new owner. `owner.epoch` must be one more than the ledger's.
+
+    `outputs` is what the run writes to; an owner that writes nothing has none, and the ledger keeps those of the run
+    before.
+    """
 
     owner: Owner
+    outputs: Mapping[str, Output] = field(default_factory=lambda: NO_OUTPUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +424,8 @@ def _refusal(snapshot: Snapshot, event: Event, holder: Holder) -> OffsetkeeperEr
 def _acquire(snapshot: Snapshot, event: Acquire) -> _Outcome:
     if event.owner.epoch != snapshot.epoch + 1:
         raise NotAllowed(f"group {snapshot.group!r}: the next epoch is {snapshot.epoch + 1}, not {event.owner.epoch}")
-    return _Outcome(replace(snapshot, owner=event.owner, epoch=event.owner.epoch))
+    outputs = event.outputs or snapshot.outputs
+    return _Outcome(replace(snapshot, owner=event.owner, epoch=event.owner.epoch, outputs=outputs))
 
 
 def _release(snapshot: Snapshot, _: Release) -> _Outcome:

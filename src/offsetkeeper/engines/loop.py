@@ -154,7 +154,7 @@ class Loop:
         self.batches.prepare()
         self.ledger.load()
         self._decided(guard)  # before the acquire, so that a refused start fences no run
-        self.ledger.acquire(reason="start")
+        self.ledger.acquire("start", self.asked.described)
         with self._giving_back():
             fate, query, plan, given = self._decided(guard)
             stood, began = self.ledger.snapshot.positions, environment.monotonic()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from offsetkeeper.checkpoint.files import Folder
 from offsetkeeper.checkpoint.folder import open_folder
-from offsetkeeper.core.batch import Program
+from offsetkeeper.core.batch import Output, Program
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import TopicPartition
@@ -21,7 +21,7 @@ from offsetkeeper.readers import PackedReader, Reader
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.rows import rows_from
 from offsetkeeper.sinks import Outputs
-from offsetkeeper.sinks.sink import kind_and_target, place_of
+from offsetkeeper.sinks.sink import kind_and_target, output_of, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,6 +110,12 @@ class Run:
             {name: kind_and_target(sink) for name, sink in sinks.items()},
             {name: place for name, sink in sinks.items() if (place := place_of(sink))},
         )
+
+    @property
+    def described(self) -> dict[str, Output]:
+        """What it writes to, by the outputs' names, with the dead letters."""
+        letters = self.dead_letters.sinks if self.dead_letters else {}
+        return {name: output_of(sink) for name, sink in {**self.outputs.sinks, **letters}.items()}
 
     @property
     def worker_modules(self) -> set[str]:

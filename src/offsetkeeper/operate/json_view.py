@@ -44,6 +44,7 @@ def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dic
     queries, pending = dict(snapshot.queries), _batch_fields(snapshot.pending)
     state = {"queries": queries, "watermark_ms": snapshot.watermark_ms}
     outputs = {
+        "outputs": {name: each._asdict() for name, each in snapshot.outputs.items()},
         "landed": {name: landed.sequence for name, landed in snapshot.landed.items()},
         "unsettled": _batch_fields(snapshot.unsettled),
         "missing": [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(snapshot.missing)],

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self
 
-from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, check_query
+from offsetkeeper.core.batch import DEAD_LETTERS, NO_OUTPUTS, NO_QUERIES, Batch, Output, Queries, check_query
 from offsetkeeper.core.bounds import Bounds, Standing, cut_text, is_another, seen_at, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
@@ -184,6 +184,7 @@ class ResetPlan:
             they stay in theirs.
         queries: queries with state, and the numbers of their next batch before and after the reset, if they differ.
         states: ids of the queries with state that have done a batch for the group.
+        outputs: what the last run of the group writes to, by the outputs' names.
     """
 
     group: str
@@ -203,6 +204,7 @@ class ResetPlan:
     restores: str = ""
     once_more: tuple[OffsetRange, ...] = ()
     states: tuple[str, ...] = ()
+    outputs: Mapping[str, Output] = field(default_factory=lambda: NO_OUTPUTS)
 
     @property
     def moves(self) -> bool:
@@ -258,6 +260,7 @@ class ResetPlan:
                 "some outputs have, or may have, these records of batches that were dropped. They are read again, and "
                 f"may come twice: {listed(perhaps, ', ')}"
             )
+        notes += self._effects()
         if self.steps:
             notes += [_of_state(query, back=self._goes_back) for query in self.states] or [self._queries()]
         notes += [
@@ -323,6 +326,17 @@ class ResetPlan:
         """Topics of which this reset moves a position that was there."""
         return {step.topic_partition.topic for step in self.steps if step.old is not None}
 
+    def _effects(self) -> list[str]:
+        """Return what each output gets twice or never."""
+        again, never = (sum(getattr(step, name) for step in self.steps) for name in ("replayed", "skipped"))
+        notes = []
+        for name, (target, mode) in sorted(self.outputs.items()):
+            if name != DEAD_LETTERS:
+                told = f"{listed_name(name)}, {target}"
+                notes += [f"{told}: {_AGAIN.get(mode, _UNKNOWN).format(again)}"] * bool(again)
+                notes += [f"{told}: lacks the results of up to {never} records that are skipped"] * bool(never)
+        return notes
+
     @property
     def _goes_back(self) -> bool:
         return any(step.old is not None and step.new.offset < step.old for step in self.steps)
@@ -379,10 +393,16 @@ class ResetPlan:
             "clusters": [*self.clusters],
             "queries": [[query, *count] for query, count in self.queries],
             "states": [*self.states],
+            "outputs": {name: [*each] for name, each in self.outputs.items()},
             "clipped": [[*tp, offset] for tp, offset in self.clipped],
         }
 
 
+_AGAIN = {
+    "append": "gets the results of up to {} records twice, because it appends",
+    "upsert": "gets the results of up to {} records again, over the rows with the same key",
+}
+_UNKNOWN = "gets the results of up to {} records again; whether they come twice is up to the function"
 _DECIDING = {"begin", "commit", "abandon", "settle", "rewind", "adopt"}  # what becomes of a batch
 _FIELDS = {each.name for each in fields(ResetPlan)}
 _STEP_FIELDS = Step(TopicPartition("", 0), None, Position(0), 0, 0).as_dict().keys()
@@ -469,6 +489,7 @@ def make_reset(
         tuple(counts),
         once_more=() if unsettled is None else _read_again(unsettled.ranges, news, away | older),
         states=tuple(sorted(query for query, number in counted.items() if number)),
+        outputs=snapshot.outputs,
     )
 
 
@@ -757,6 +778,7 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         str(raw["restores"]),
         tuple(OffsetRange(*each) for each in raw["once_more"]),
         tuple(map(check_query, raw["states"])),
+        {str(name): Output(*map(str, each)) for name, each in raw["outputs"].items()},
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import Batch, Output
 from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.core.store import Store
@@ -154,7 +154,8 @@ class Sink(Protocol):
     them at its start. It may have an attribute `any_order`: true if it accepts rows in any order. And it may have an
     attribute `writes_to`: the name of its target, such as a table's, without a server and without secrets. With
     an attribute `place`, it may be renamed while a batch is pending: where it is, with the server and what else decides
-    where its mark is, without secrets.
+    where its mark is, without secrets. With an attribute `mode`, previews say what becomes of rows that come again:
+    "append" or "upsert".
     """
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
@@ -174,6 +175,11 @@ def kind_and_target(sink: Sink) -> str:
     It is the same on each server, because a redeploy may give a server another name.
     """
     return f"{type(sink).__name__} {getattr(sink, 'writes_to', '')}".rstrip()
+
+
+def output_of(sink: Sink) -> Output:
+    """Return what a sink writes to, for previews."""
+    return Output(kind_and_target(sink), str(getattr(sink, "mode", "")))
 
 
 def place_of(sink: Sink) -> str:

@@ -151,6 +151,11 @@ class Table:
         return str(self._target)
 
     @property
+    def mode(self) -> Mode:
+        """What becomes of rows that come again."""
+        return self._target.mode
+
+    @property
     def place(self) -> str:
         """Where it is; see `Sink`."""
         return f"{self._address} {self._target}"

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from offsetkeeper.core.batch import Batch, Program, QueryBatch
+from offsetkeeper.core.batch import Batch, Output, Program, QueryBatch
 from offsetkeeper.core.codec import LATEST_MS
 from offsetkeeper.core.model import Change, Count, Entry, Having, Landed, Move, Owner, Snapshot, check_group
 from offsetkeeper.core.offsets import MAX_OFFSET, MAX_PARTITION, OffsetRange, Position, TopicPartition
@@ -123,6 +123,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         given=draw(words),
         queries={**before.queries, **draw(_queries)},
         watermark_ms=draw(st.none() | _counts),
+        outputs=draw(st.dictionaries(words, st.builds(Output, words, words), max_size=2)),
     )
     return Change(before, after, moves, draw(_entries(after)))
 

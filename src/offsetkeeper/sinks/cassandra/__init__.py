@@ -51,6 +51,7 @@ class Cassandra:
 
     worker_modules = ("cassandra", "numpy", "pyarrow")
     any_order = True
+    mode = "upsert"
 
     def __init__(self, url: str, name: str, *, key: Sequence[str], deletes: str | None = None) -> None:
         self._place, keyspace = read_place(url)

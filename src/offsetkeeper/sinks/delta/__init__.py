@@ -66,6 +66,11 @@ class DeltaTable:
         return self._address
 
     @property
+    def mode(self) -> Mode:
+        """What becomes of rows that come again."""
+        return self._target.mode
+
+    @property
     def place(self) -> str:
         """Where it is; see `Sink`."""
         return self._address

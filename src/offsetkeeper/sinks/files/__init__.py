@@ -46,6 +46,7 @@ class Files:
     """
 
     any_order = True
+    mode = "append"
 
     def __init__(
         self,

@@ -149,6 +149,8 @@ class Topic:
         SettingsError: an argument is wrong.
     """
 
+    mode = "append"
+
     def __init__(
         self,
         brokers: str,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import NO_OUTPUTS, Batch, Output
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.errors import Fenced, OutcomeUnknown, StoreUnavailable, VersionConflict
@@ -49,10 +50,10 @@ class CheckedLedger(Ledger):
     actor: Actor
     model: ModelStore
 
-    def acquire(self, reason: str = "") -> Snapshot:
+    def acquire(self, reason: str = "", outputs: Mapping[str, Output] = NO_OUTPUTS) -> Snapshot:
         """See `Ledger.acquire`."""
         self.actor.owner_id, self.actor.fenced = "", False
-        found = super().acquire(reason)
+        found = super().acquire(reason, outputs)
         self.actor.owner_id = self.owner_id
         return found
 
