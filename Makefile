@@ -54,7 +54,7 @@ soak: .venv/classes  ## the further variants of tests that take long, before a r
 	OFFSETKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest -o timeout=0 -o faulthandler_timeout=0 tests/sinks/test_exact_*.py $(ARGS)
 
 sparks: .venv/ready  ## the core pipelines on Spark 3.5 to 4.3, each installed apart (5 x 0.6 GB, minutes): ARGS="3.5 4.1" for some
-	OFFSETKEEPER_SPARKS="$(or $(ARGS),all)" $(BIN)/python -m pytest tests/sparks tests/checkpoints/test_checkpoint_older.py
+	OFFSETKEEPER_SPARKS="$(or $(ARGS),all)" $(BIN)/python -m pytest tests/sparks tests/checkpoints/test_checkpoint_others.py
 
 release-check: .venv/ready  ## wheel and sdist, built, checked, and the first pipeline on each Python from 3.11 to 3.13 that is here
 	OFFSETKEEPER_RELEASE=1 $(BIN)/python -m pytest -ra tests/release $(ARGS)

@@ -38,6 +38,7 @@ RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
 _STATE = re.compile(  # of Spark's two providers
     r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?(\d{1,19})(?:_[^/.]+)?\.(delta|snapshot|changelog|zip)"
 )
+_IDS = re.compile(rb'"stateUniqueIds"\s*:\s*\{\s*"')  # of an operator: a query without state has none, or writes {}
 _OPERATOR = re.compile(r"state/(\d{1,9})/_metadata/(?:metadata|v2/\d{1,19})")
 
 
@@ -166,7 +167,7 @@ class Checkpoint(Logs):
     def state_ids(self) -> bool:
         """Whether versions of the state have ids that commits refer to; Spark calls this state format 2."""
         return any("_" in name.rpartition("/")[2] for name in self.state if _state_file(name)) or any(
-            b'"stateUniqueIds"' in self.logs[f"commits/{batch}"] for batch in self.commits
+            _IDS.search(self.logs[f"commits/{batch}"]) for batch in self.commits
         )
 
     @property

@@ -1,18 +1,61 @@
-"""Runs a query over a topic until all is read, with whatever Spark this Python has; needs nothing else.
+"""Runs a query over two topics until all is read, with whatever Spark this Python has; needs nothing else.
 
-The last line it prints is JSON: by batch the rows that it had, (partition, offset), or (partition, records so far) of
-what changed where it counts.
+The last line it prints is JSON: by batch the rows that it had: (partition, offset), or (partition, records so far) of
+what changed where it counts. The second topic is read only where a query has two sources.
 """
 
+import functools
 import json
 import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all call it
 
 LIMIT_S = 120
-STATE = "spark.sql.streaming.stateStore"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STREAMING = "spark.sql.streaming"
+STATE = f"{STREAMING}.stateStore"
+ROCKSDB = {f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}
+IDS = {f"{STATE}.checkpointFormatVersion": "2"}
+NAMED = {f"{STREAMING}.queryEvolution.enableSourceEvolution": "true"}
+SINK = {f"{STREAMING}.queryEvolution.enableSinkEvolution": "true"}
+CONFS = {
+    "rocks": {**ROCKSDB, **IDS},
+    "changelog": {**ROCKSDB, f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true"},
+    "ids_unused": IDS,
+    "offsets_v2": {f"{STREAMING}.offsetLog.formatVersion": "2"},
+    "named": NAMED,
+    "sink": SINK,
+    "sink_rocks": {**SINK, **ROCKSDB, **IDS},
+    "realtime_rocks": {**ROCKSDB, **IDS},
+}
+Writer = Any  # not every release exports its name, and of older ones it lacks what newer ones have
 BATCHES: dict[int, list[list[int]]] = {}
+
+
+class InFiles:
+    """Keeps the rows of a real-time query, which has no `foreachBatch`: a file for each of its batches."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def open(self, partition: int, batch: int) -> bool:
+        """Begin a batch in one task."""
+        self.path, self.rows = Path(self.folder, f"{batch}-{partition}"), []  # type: ignore[var-annotated]
+        return True
+
+    def process(self, row: Row) -> None:
+        """Keep a row."""
+        self.rows.append([int(value) for value in row])
+
+    def close(self, error: Exception | None) -> None:
+        """Write down what the task had, if it had all."""
+        if error is None:
+            self.path.write_text(json.dumps(self.rows), "utf-8")
 
 
 def collect(frame: DataFrame, number: int) -> None:
@@ -20,18 +63,96 @@ def collect(frame: DataFrame, number: int) -> None:
     BATCHES[number] = sorted([int(value) for value in row] for row in frame.collect())
 
 
-kind, checkpoint, brokers, topic, jars = sys.argv[1:]
-builder = SparkSession.builder.master("local[2]").config("spark.jars", jars).config("spark.ui.enabled", "false")
+def read(topic: str, name: str = "") -> DataFrame:
+    """Return the stream of a topic, with a time that follows from the offset."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", brokers).option("subscribe", topic)
+    reader = reader.option("startingOffsets", "earliest")
+    if not kind.startswith("realtime"):
+        reader = reader.option("maxOffsetsPerTrigger", 4)
+    if name:
+        reader = reader.name(name)
+    return reader.load().selectExpr("partition", "offset", "timestamp_seconds(1700000000 + 10 * offset) as at")
+
+
+def counted(frame: DataFrame) -> DataFrame:
+    """Return the records so far of each partition."""
+    return frame.groupBy("partition").count()
+
+
+def windowed(frame: DataFrame) -> DataFrame:
+    """Return the partition and the count of two records after one another, when the second window after them begins."""
+    windows = frame.withWatermark("at", "0 seconds").groupBy(F.expr("window(at, '20 seconds')"), "partition")
+    return windows.count().select("partition", "count")
+
+
+def joined(frame: DataFrame) -> DataFrame:
+    """Return the records that have one in the other topic at the same place."""
+    return frame.join(read(other), ["partition", "offset"]).select("partition", "offset")
+
+
+def plain(frame: DataFrame) -> DataFrame:
+    """Return each record."""
+    return frame.select("partition", "offset")
+
+
+def shape() -> DataFrame:
+    """Return what the query makes of its topics."""
+    if kind == "named":
+        return plain(read(topic, "orders").union(read(other, "payments")))
+    first = read(topic)
+    shapes: dict[str, Callable[[DataFrame], DataFrame]] = {
+        **dict.fromkeys(("counting", "rocks", "changelog", "sink_rocks"), counted),
+        **dict.fromkeys(("distinct", "realtime_rocks"), lambda frame: plain(frame).dropDuplicates()),
+        "windowed": windowed,
+        "join": joined,
+        "union": lambda frame: plain(frame.union(read(other))),
+        "thrice": lambda frame: plain(frame.union(read(topic)).union(read(topic))),
+    }
+    return shapes.get(kind, plain)(first)
+
+
+def run(writer: Writer) -> None:
+    """Run until all is read."""
+    if kind.startswith("sink"):
+        writer._jwrite.name("shop")  # Python has no method for it
+    writer = writer.foreachBatch(collect).trigger(availableNow=True)
+    assert writer.start().awaitTermination(LIMIT_S)
+
+
+def committed() -> list[Path]:
+    """Return the ends of the batches that are done."""
+    done = Path(checkpoint, "commits").glob("[0-9]*")
+    return [Path(checkpoint, "offsets", path.name) for path in done]
+
+
+def run_in_real_time(writer: Writer, folder: Path) -> None:
+    """Run until all is read and committed; a batch may begin before its tasks do, and then has nothing."""
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", brokers).option("subscribe", topic)
+    ends = {str(row[0]): row[1] + 1 for row in reader.load().groupBy("partition").agg({"offset": "max"}).collect()}
+    query = writer.foreach(InFiles(str(folder))).outputMode("update").trigger(realTime="5 seconds").start()
+    until = time.monotonic() + LIMIT_S
+    while not [path for path in committed() if json.loads(path.read_text("utf-8").splitlines()[-1]) == {topic: ends}]:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    query.stop()
+    for path in folder.iterdir():
+        rows = BATCHES.setdefault(int(path.name.partition("-")[0]), [])
+        rows.extend(json.loads(path.read_text("utf-8")))
+        rows.sort()
+
+
+kind, checkpoint, brokers, topic, other, jars = sys.argv[1:]
+builder = SparkSession.builder.master("local[4]").config("spark.jars", jars).config("spark.ui.enabled", "false")
 builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
 builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
-if kind == "rocks":
-    builder = builder.config(f"{STATE}.providerClass", ROCKSDB).config(f"{STATE}.checkpointFormatVersion", "2")
-spark = builder.getOrCreate()
-reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", brokers).option("subscribe", topic)
-frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4).load()
-frame = frame.select("partition", "offset") if kind == "plain" else frame.groupBy("partition").count()
-writer = frame.writeStream.option("checkpointLocation", checkpoint).foreachBatch(collect)
-writer = writer.outputMode("append" if kind == "plain" else "update").trigger(availableNow=True)
-assert writer.start().awaitTermination(LIMIT_S)
+spark = functools.reduce(lambda made, conf: made.config(*conf), CONFS.get(kind, {}).items(), builder).getOrCreate()
+found = shape()
+counts = "count" in found.columns and kind != "windowed"
+started: Writer = found.writeStream.option("checkpointLocation", checkpoint).outputMode(
+    "update" if counts else "append"
+)
+with tempfile.TemporaryDirectory() as made:
+    run_in_real_time(started, Path(made)) if kind.startswith("realtime") else run(started)
 spark.stop()
 print(json.dumps({number: rows for number, rows in BATCHES.items() if rows}))  # noqa: T201 - its result
