@@ -33,7 +33,7 @@ from offsetkeeper.checkpoint import (
     verify,
 )
 from offsetkeeper.core.offsets import TopicPartition
-from offsetkeeper.errors import NotAllowed
+from offsetkeeper.errors import NotAllowed, Refused
 from offsetkeeper.testing.kafka import KafkaServer
 from sparks import releases
 
@@ -216,3 +216,21 @@ def test_the_newer_format_of_the_offset_log_is_planned(files: LocalFiles) -> Non
     """Only Spark 4.2 reads it: who upgrades may convert after that."""
     edit = plan_convert(read_checkpoint(files), 2, ["orders"])
     assert sorted(edit.writes) == ["offsets/0", "offsets/1", "offsets/2", "sources/orders/0"]
+
+
+def test_the_newest_of_the_numbered_checkpoints_of_a_pipelines_flow_is_named(tmp_path: Path) -> None:
+    """`spark-pipelines run` of 4.3.0 wrote one, of a table that reads the topic; each full refresh adds a number."""
+    flow = copy(WRITTEN / "4.3.0" / "pipeline", tmp_path / "flow").path
+    newest = copy(flow / "0", flow / "10")
+    for number in ("2", "9"):
+        (flow / number).mkdir()
+    for look in (verify, read_checkpoint, lambda _: open_store(f"checkpoint://{flow}").load("any")):
+        with pytest.raises(Refused, match=f"folders with numbers.* reads only the newest: {flow}/10$"):
+            look(LocalFiles(flow))
+    assert verify(newest) == []
+    assert [tuple(row) for row in inspect(read_checkpoint(newest)).rows] == [("0", tp, 0, 6, 6, None) for tp in (A, B)]
+    do(newest, plan_move(read_checkpoint(newest), {A: 1}))
+    assert read_checkpoint(newest).next().positions == {A: 1, B: 6}
+    (flow / "notes").touch()
+    with pytest.raises(Refused, match="give the folder of checkpointLocation"):
+        read_checkpoint(LocalFiles(flow))

@@ -264,9 +264,9 @@ def test_a_folder_that_is_no_checkpoint_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for path in (tmp_path, tmp_path / "none", tmp_path / "notes"):
         store = open_store(f"checkpoint://{path}")
-        with pytest.raises(Refused, match="not a Spark checkpoint"):
+        with pytest.raises(Refused, match="has no checkpoint: give the folder"):
             store.load("g")
-        with pytest.raises(Refused, match="not a Spark checkpoint"):
+        with pytest.raises(Refused, match="has no checkpoint: give the folder"):
             store.groups()
 
 

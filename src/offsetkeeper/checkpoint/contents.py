@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from offsetkeeper.checkpoint.files import Files
 from offsetkeeper.checkpoint.log_format import BARRIER, batch_numbers, lines_of, lowest_offsets
-from offsetkeeper.checkpoint.logs import Logs
+from offsetkeeper.checkpoint.logs import Logs, no_checkpoint
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import CorruptStore, Refused
@@ -233,7 +233,7 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     """
     top = files.names("")
     if {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top) and (top or not may_be_new):
-        raise Refused(f"{files.address} has no checkpoint: give the folder of checkpointLocation")
+        raise no_checkpoint(files)
     folders = ["offsets", "commits", *(f"sources/{name}" for name in files.names("sources"))]
     there = {folder: files.names(folder) for folder in folders}
     names = ["metadata", *(f"{folder}/0" for folder in folders[2:] if "0" in there[folder])]

@@ -27,7 +27,7 @@ from offsetkeeper.checkpoint.log_format import (
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import reason
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import CheckpointMismatch, CorruptStore, OffsetkeeperError
+from offsetkeeper.errors import CheckpointMismatch, CorruptStore, OffsetkeeperError, Refused
 
 
 class Logs:
@@ -254,9 +254,19 @@ class BatchLog(Logs):
         return {tp: offset for tp, offset in found.items() if tp.topic in self.topics} or self.began
 
 
-def _watermark(log: OffsetLog) -> int | None:
-    found = log.metadata.get("batchWatermarkMs")
-    return found if isinstance(found, int) and found > 0 else None
+def no_checkpoint(folder: Folder) -> Refused:
+    """Return the error for a folder without the files of a checkpoint.
+
+    A flow of a declarative pipeline has a checkpoint for each full refresh, 0, 1, …; Spark reads the newest.
+    """
+    names = [name for name in folder.names("") if not name.startswith(".")]
+    numbers = batch_numbers(names)
+    if not numbers or len(numbers) < len(names):
+        return Refused(f"{folder.address} has no checkpoint: give the folder of checkpointLocation")
+    return Refused(
+        f"{folder.address} has no checkpoint itself, but folders with numbers: give one of them. Of a flow of a "
+        f"declarative pipeline Spark reads only the newest: {folder.address.rstrip('/')}/{max(numbers)}"
+    )
 
 
 def _versioned(text: str, newest: int, where: str, *, spaced: bool = False) -> tuple[int, list[str]]:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.checkpoint.log_format import lowest_offsets
-from offsetkeeper.checkpoint.logs import Logs
+from offsetkeeper.checkpoint.logs import Logs, no_checkpoint
 from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.batch import check_query
 from offsetkeeper.core.model import Change, Entry, Snapshot, check_group
@@ -101,7 +101,7 @@ class CheckpointStore:
 
     def _check(self) -> None:
         if {"metadata", "offsets"}.isdisjoint(self._files.names("")):
-            raise Refused(f"{self.address} is not a Spark checkpoint; give the folder of checkpointLocation")
+            raise no_checkpoint(self._files)
 
 
 class _Logs(Logs):

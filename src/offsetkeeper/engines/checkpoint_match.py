@@ -13,6 +13,7 @@ with state is compared in the same way with the number that the ledger has for t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,7 +49,7 @@ _NOT_COUNTED = (
 )
 
 
-_LONGEST_S = 1e9
+_SOURCES = re.compile(r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\] sources")
 
 
 class Match(StrEnum):
@@ -185,6 +186,18 @@ class Reconciliation:
         return CheckpointMismatch(
             f"{batch} does not match the ledger; nothing was written:\n  {listed(rows)}\n  {remedy}"
         )
+
+
+def sources_changed(raised: Exception, checkpoint: str) -> CheckpointMismatch | None:
+    """Return the error for a query with another number of sources than its checkpoint, if Spark's error says so."""
+    if (found := _SOURCES.search(str(raised))) is None:
+        return None
+    return CheckpointMismatch(
+        f"{checkpoint} is the checkpoint of a query that read {found[1]} sources, and this query reads {found[2]}: a "
+        "union, a join or another topic came or went. Spark cannot go on from there; nothing was read or written. "
+        "Start the query as it was, or start with a new checkpoint: without state, reading goes on from the ledger; "
+        "with state, give offsets= to build new state"
+    )
 
 
 def hole_remedy(holes: Sequence[Row], *, stateful: bool) -> str:

@@ -12,10 +12,10 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.core.spark_session import is_connect
-from offsetkeeper.engines import rebuild
+from offsetkeeper.core.urls import shown_location
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
-from offsetkeeper.engines.checkpoint_match import OnMismatch
+from offsetkeeper.engines.checkpoint_match import OnMismatch, sources_changed
 from offsetkeeper.engines.foreach_batch import ForeachBatch
 from offsetkeeper.engines.loop import Loop, release
 from offsetkeeper.engines.progress import QueryProgress, Watch, watch
@@ -142,8 +142,9 @@ class Stream:
             delivery.ledger.store.close()
 
     def error(self, raised: Exception) -> BaseException:
-        """Return the original error of a batch from Spark's error."""
-        return self.write.error or reading_error(raised) or spark_gone(raised) or raised
+        """Return the original error of a batch from Spark's error, or ours for what Spark says of the checkpoint."""
+        found = self.write.error or reading_error(raised) or sources_changed(raised, shown_location(self.checkpoint))
+        return found or spark_gone(raised) or raised
 
     def __enter__(self) -> Self:
         return self
