@@ -16,7 +16,10 @@ from sparks import releases
 CORE = ("plain", "counting", "rocks")
 NEW = ("ids_unused", "offsets_v2", "named", "sink", "sink_rocks", "realtime", "realtime_rocks")  # since 4.2 or 4.3
 SHAPES = ("windowed", "distinct", "changelog", "join", "union", "thrice")
-KINDS = {"4.0.1": CORE, "4.1.3": CORE, "4.3.0": (*CORE, *NEW, *SHAPES)}  # by the release that wrote them
+GROUPS = (("4.0.1", CORE), ("4.1.3", CORE), ("4.3.0", CORE), ("4.3.0", NEW), ("4.3.0", SHAPES))
+KINDS: dict[str, tuple[str, ...]] = {}  # by the release that wrote them
+for _version, _kinds in GROUPS:
+    KINDS[_version] = (*KINDS.get(_version, ()), *_kinds)
 WRITTEN = Path(__file__).with_name("written_by")
 TOPIC, OTHER = "orders", "payments"
 
@@ -26,12 +29,11 @@ def line_of(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def run(version: str, kind: str, checkpoint: Path, brokers: str) -> Batches:
-    """Run a query until all is read, by a Spark of this release line; return what `Queries.run` does."""
-    line = line_of(version)
-    lines = releases.run(line, WRITTEN / "query.py", kind, str(checkpoint), brokers, TOPIC, OTHER, releases.jars(line))
-    batches = json.loads(lines[-1])
-    return {int(number): [tuple(row) for row in rows] for number, rows in batches.items()}
+def run(version: str, brokers: str, *queries: tuple[str, Path]) -> list[Batches]:
+    """Run queries, each a kind and its checkpoint, by a Spark of this release line; return what `Queries.run` does."""
+    line, asked = line_of(version), [f"{kind}={checkpoint}" for kind, checkpoint in queries]
+    lines = releases.run(line, WRITTEN / "query.py", brokers, TOPIC, OTHER, releases.jars(line), *asked)
+    return [{int(n): [tuple(row) for row in rows] for n, rows in each.items()} for each in json.loads(lines[-1])]
 
 
 @contextmanager
@@ -48,10 +50,11 @@ def main() -> None:
     """Write the checkpoints of `written_by` anew: all, or those of the versions that are named."""
     with broker_of_both() as server:
         for version in sys.argv[1:] or KINDS:
-            for kind in KINDS[version]:
-                path = WRITTEN / version / kind
+            queries = [(kind, WRITTEN / version / kind) for kind in KINDS[version]]
+            for _, path in queries:
                 shutil.rmtree(path, ignore_errors=True)
-                sys.stdout.write(f"{version} {kind} {run(version, kind, path, server.bootstrap)}\n")
+            for (kind, _), found in zip(queries, run(version, server.bootstrap, *queries), strict=True):
+                sys.stdout.write(f"{version} {kind} {found}\n")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.others import KINDS, OTHER, TOPIC, WRITTEN, broker_of_both, line_of, run
-from checkpoints.queries import copy, do, query_id, records
+from checkpoints.others import GROUPS, KINDS, OTHER, TOPIC, WRITTEN, broker_of_both, line_of, run
+from checkpoints.queries import Batches, copy, do, query_id, records
 from checkpoints.written import content
 from offsetkeeper import open_store
 from offsetkeeper.checkpoint import (
@@ -62,10 +62,10 @@ FORMATS = {
 }
 SOURCES = {"named": ("orders", "payments"), "join": ("0", "1"), "union": ("0", "1"), "thrice": ("0", "1", "2")}
 CASES = [(version, kind) for version, kinds in KINDS.items() for kind in kinds]
-ASKED = [case for case in CASES if line_of(case[0]) in releases.asked()]
+ASKED = [group for group in GROUPS if line_of(group[0]) in releases.asked()]
 with_spark = pytest.mark.skipif(not ASKED, reason="make sparks installs the releases and runs it")
 each_case = pytest.mark.parametrize(("version", "kind"), CASES)
-each_asked = pytest.mark.parametrize(("version", "kind"), ASKED or CASES)
+each_asked = pytest.mark.parametrize(("version", "kinds"), ASKED or GROUPS)
 
 
 @pytest.fixture
@@ -181,25 +181,35 @@ AFTER_THE_FIRST = {  # the rows of each batch that follows the first one
 @with_spark
 @each_asked
 def test_its_spark_goes_on_where_the_change_says(
-    files: LocalFiles, kind: str, version: str, broker: KafkaServer
+    version: str, kinds: tuple[str, ...], tmp_path: Path, broker: KafkaServer
 ) -> None:
     """And, once that is undone, has nothing to do."""
-    before, following = query_id(files), read_checkpoint(files).next().batch
-    do(files, _change(files, kind))
-    changed = copy(files.path, files.path.with_name("changed"))
-    found = run(version, kind, changed.path, broker.bootstrap)
+    changed = {kind: copy(WRITTEN / version / kind, tmp_path / kind) for kind in kinds}
+    undone = {kind: copy(WRITTEN / version / kind, tmp_path / "undone" / kind) for kind in kinds}
+    for kind in kinds:
+        do(changed[kind], _change(changed[kind], kind))
+        do(undone[kind], _change(undone[kind], kind))
+        do(undone[kind], plan_undo(undone[kind]))
+    queries = [(kind, files.path) for of in (changed, undone) for kind, files in of.items()]
+    found = run(version, broker.bootstrap, *queries)
+    assert [verify(files) for files in changed.values()] == [[] for _ in kinds]
+    for kind, batches in zip(kinds, found, strict=False):
+        _check_went_on(LocalFiles(WRITTEN / version / kind), changed[kind], kind, batches)
+    assert found[len(kinds) :] == [{} for _ in kinds]
+
+
+def _check_went_on(before: LocalFiles, changed: LocalFiles, kind: str, batches: Batches) -> None:
+    """Check what a query did after the change: what follows the first batch, or the records that it was moved to."""
     if stateful(kind):
-        assert [found[number] for number in sorted(found)] == AFTER_THE_FIRST[kind]
-        assert min(found) >= 1
-        assert query_id(changed) != before
-    else:
-        assert min(found) > following
-        times = len([row for row in rows_of(kind) if row[1] == A])
-        assert sorted(row for rows in found.values() for row in rows) == sorted(records((0, 1, 6), (1, 5, 6)) * times)
-        assert query_id(changed) == before
-    assert verify(changed) == []
-    do(files, plan_undo(files))
-    assert run(version, kind, files.path, broker.bootstrap) == {}
+        assert [batches[number] for number in sorted(batches)] == AFTER_THE_FIRST[kind], kind
+        assert min(batches) >= 1
+        assert query_id(changed) != query_id(before)
+        return
+    times = len([row for row in rows_of(kind) if row[1] == A])
+    read = sorted(row for rows in batches.values() for row in rows)
+    assert read == sorted(records((0, 1, 6), (1, 5, 6)) * times), kind
+    assert min(batches) > read_checkpoint(before).next().batch, "the move has used a number"
+    assert query_id(changed) == query_id(before)
 
 
 @with_spark
@@ -207,7 +217,7 @@ def test_its_spark_goes_on_where_the_change_says(
 def test_its_spark_begins_where_a_seed_says(version: str, tmp_path: Path, broker: KafkaServer) -> None:
     files = LocalFiles(tmp_path / "seeded")
     do(files, plan_seed(read_checkpoint(files, may_be_new=True), {"0": {A: 4, B: 5}}))
-    assert run(version, "plain", files.path, broker.bootstrap) == {0: records((0, 4, 6), (1, 5, 6))}
+    assert run(version, broker.bootstrap, ("plain", files.path)) == [{0: records((0, 4, 6), (1, 5, 6))}]
 
 
 @pytest.mark.parametrize("version", KINDS)

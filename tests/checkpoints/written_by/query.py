@@ -1,10 +1,10 @@
-"""Runs a query over two topics until all is read, with whatever Spark this Python has; needs nothing else.
+"""Runs queries over two topics until all is read, with whatever Spark this Python has; needs nothing else.
 
-The last line it prints is JSON: by batch the rows that it had: (partition, offset), or (partition, records so far) of
-what changed where it counts. The second topic is read only where a query has two sources.
+They are arguments: `KIND=CHECKPOINT`. The last line it prints is JSON, for each by batch the rows that it had:
+(partition, offset), or (partition, records so far) of what changed where it counts. The second topic is read
+only where a query has two sources.
 """
 
-import functools
 import json
 import sys
 import tempfile
@@ -119,10 +119,10 @@ def run(writer: Writer) -> None:
     assert writer.start().awaitTermination(LIMIT_S)
 
 
-def committed() -> list[Path]:
-    """Return the ends of the batches that are done."""
-    done = Path(checkpoint, "commits").glob("[0-9]*")
-    return [Path(checkpoint, "offsets", path.name) for path in done]
+def read_up_to(path: str) -> object:
+    """Return the end of the newest batch that is done, None without one."""
+    newest = max((int(each.name) for each in Path(path, "commits").glob("[0-9]*")), default=-1)
+    return None if newest < 0 else json.loads(Path(path, "offsets", str(newest)).read_text("utf-8").splitlines()[-1])
 
 
 def run_in_real_time(writer: Writer, folder: Path) -> None:
@@ -131,28 +131,43 @@ def run_in_real_time(writer: Writer, folder: Path) -> None:
     ends = {str(row[0]): row[1] + 1 for row in reader.load().groupBy("partition").agg({"offset": "max"}).collect()}
     query = writer.foreach(InFiles(str(folder))).outputMode("update").trigger(realTime="5 seconds").start()
     until = time.monotonic() + LIMIT_S
-    while not [path for path in committed() if json.loads(path.read_text("utf-8").splitlines()[-1]) == {topic: ends}]:
+    while read_up_to(checkpoint) != {topic: ends}:
         assert query.isActive, query.exception()
         assert time.monotonic() < until
         time.sleep(0.1)
     query.stop()
     for path in folder.iterdir():
-        rows = BATCHES.setdefault(int(path.name.partition("-")[0]), [])
-        rows.extend(json.loads(path.read_text("utf-8")))
-        rows.sort()
+        of_batch = BATCHES.setdefault(int(path.name.partition("-")[0]), [])
+        of_batch.extend(json.loads(path.read_text("utf-8")))
+        of_batch.sort()
 
 
-kind, checkpoint, brokers, topic, other, jars = sys.argv[1:]
+def follow(path: str) -> None:
+    """Run the query of this kind on a checkpoint until all is read."""
+    found = shape()
+    counts = "count" in found.columns and kind != "windowed"
+    writer = found.writeStream.option("checkpointLocation", path).outputMode("update" if counts else "append")
+    if not kind.startswith("realtime"):
+        run(writer)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        run_in_real_time(writer, Path(folder))
+
+
+brokers, topic, other, jars, *asked = sys.argv[1:]
 builder = SparkSession.builder.master("local[4]").config("spark.jars", jars).config("spark.ui.enabled", "false")
 builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
 builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
-spark = functools.reduce(lambda made, conf: made.config(*conf), CONFS.get(kind, {}).items(), builder).getOrCreate()
-found = shape()
-counts = "count" in found.columns and kind != "windowed"
-started: Writer = found.writeStream.option("checkpointLocation", checkpoint).outputMode(
-    "update" if counts else "append"
-)
-with tempfile.TemporaryDirectory() as made:
-    run_in_real_time(started, Path(made)) if kind.startswith("realtime") else run(started)
+spark = builder.getOrCreate()
+rows = []
+for each in asked:
+    kind, _, checkpoint = each.partition("=")
+    for name, value in CONFS.get(kind, {}).items():
+        spark.conf.set(name, value)
+    BATCHES.clear()
+    follow(checkpoint)
+    rows.append({number: found for number, found in BATCHES.items() if found})
+    for name in CONFS.get(kind, {}):
+        spark.conf.unset(name)
 spark.stop()
-print(json.dumps({number: rows for number, rows in BATCHES.items() if rows}))  # noqa: T201 - its result
+print(json.dumps(rows))  # noqa: T201 - its result
