@@ -14,7 +14,7 @@ from offsetkeeper import OnMismatch, Pipeline, Policies
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.clients.url import UrlSettings
-from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table, Topic
+from offsetkeeper.sinks import Cassandra, DeltaTable, Files, IcebergTable, Table, Topic
 
 ARGUMENTS: dict[str, Callable[..., Any]] = {
     "Pipeline": Pipeline,
@@ -26,6 +26,7 @@ ARGUMENTS: dict[str, Callable[..., Any]] = {
     "Topic": Topic,
     "Files": Files,
     "DeltaTable": DeltaTable,
+    "IcebergTable": IcebergTable,
     "Cassandra": Cassandra,
 }
 

@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 from hypothesis import strategies as st
+from pyiceberg import types as iceberg_types
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
 from pyspark.sql import SparkSession, types
 
 from docs.pages import hold
@@ -27,6 +30,8 @@ from offsetkeeper.sinks import Topic
 from offsetkeeper.sinks.cassandra import columns as cassandra
 from offsetkeeper.sinks.delta import columns as delta
 from offsetkeeper.sinks.files.link import Layout, columns_of
+from offsetkeeper.sinks.iceberg import columns as iceberg
+from offsetkeeper.sinks.lake import misfit
 from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.mysql import columns as mysql
 from offsetkeeper.sinks.postgresql import columns as postgresql
@@ -64,6 +69,12 @@ MYSQL = """tinyint, smallint, mediumint, int, bigint, bigint unsigned, decimal(1
     bit(1), char(5), varchar(20), tinytext, text, longtext, json, uuid, inet4, inet6, enum('a'), binary(3),
     varbinary(20), blob, date, datetime, datetime(6), timestamp, timestamp(6), time, year"""
 SQLITE = "INTEGER, TEXT, BLOB, REAL, NUMERIC"
+ICEBERG = (
+    *(iceberg_types.BooleanType(), iceberg_types.IntegerType(), iceberg_types.LongType(), iceberg_types.FloatType()),
+    *(iceberg_types.DoubleType(), iceberg_types.DecimalType(12, 2), iceberg_types.DateType(), iceberg_types.TimeType()),
+    *(iceberg_types.TimestampType(), iceberg_types.TimestamptzType(), iceberg_types.StringType()),
+    *(iceberg_types.UUIDType(), iceberg_types.FixedType(3), iceberg_types.BinaryType()),
+)
 Misfit = Callable[[types.DataType, Any], str]
 LimitsOf = Callable[[types.DataType, Any], Limits]
 
@@ -141,7 +152,12 @@ def test_sqlite() -> None:
 def test_delta() -> None:
     fields = [types.StructField(name, kind) for name, kind in SPARK.items()]
     columns = delta.columns_of(json.dumps(json.loads(types.StructType(fields).json())))
-    check("Delta", table(columns, delta.misfit, lambda _, column: delta.limits_of(column, (), ())))
+    check("Delta", table(columns, misfit, lambda _, column: delta.limits_of(column, (), ())))
+
+
+def test_iceberg() -> None:
+    columns = iceberg.columns_of(Schema(*(NestedField(n, str(kind), kind) for n, kind in enumerate(ICEBERG, 1))))
+    check("Iceberg", table(columns, misfit, lambda _, column: iceberg.limits_of(column)))
 
 
 def test_cassandra() -> None:
@@ -262,7 +278,7 @@ def test_topic(spark: SparkSession, kafka_server: KafkaServer, topic: Callable[.
     check("Topic", lines(found))
 
 
-NAMES = ["PostgreSQL", "MySQL", "SQLite", "Delta", "Cassandra", "Files", "Topic"]
+NAMES = ["PostgreSQL", "MySQL", "SQLite", "Delta", "Iceberg", "Cassandra", "Files", "Topic"]
 
 
 @pytest.mark.parametrize("name", NAMES)

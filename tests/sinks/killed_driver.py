@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -21,18 +22,21 @@ from offsetkeeper.sinks import DeltaTable, Files, Lander, Sink, Table, Topic, fe
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import SCHEMA, batch_of, records
+from sinks.icebergs import Lake
 
 GROUP = "billing"
 SOURCED = "to_json(struct(*)) as value", "topic as source_topic", "partition as source_partition"
 
 
 def sink_of(kind: str, place: str) -> Sink:
-    """Return the sink of a kind: "files", "delta", "topic" or "table", with anything behind it."""
+    """Return the sink of a kind: "files", "delta", "iceberg", "topic" or "table", with anything behind it."""
     if kind.startswith("topic"):
         brokers, name = place.split("/")
         return Topic(brokers, name, slots=2, timeout_s=60)
     if kind.startswith("table"):
         return Table(place, "records")
+    if kind == "iceberg":
+        return Lake.at(Path(place)).sink("records")
     return DeltaTable(place) if kind == "delta" else Files(place)
 
 

@@ -33,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run([*UNMOUNT, folder], check=True)
 
 
-@pytest.mark.parametrize("kind", ["table, SQLite", "delta", "files"])
+@pytest.mark.parametrize("kind", ["table, SQLite", "delta", "iceberg", "files"])
 def test_a_full_disk_is_told_and_nothing_is_written(
     request: pytest.FixtureRequest, spark: SparkSession, disk: Path, kind: str
 ) -> None:

@@ -19,6 +19,7 @@ SUITES = {
     "Topic": "sinks/test_topic.py",
     "Files": "sinks/test_files_suite.py",
     "DeltaTable": "sinks/test_delta.py",
+    "IcebergTable": "sinks/test_iceberg.py",
     "Cassandra": "sinks/test_cassandra_suite.py",
 }
 
@@ -35,6 +36,7 @@ TESTS = {
         "Topic": "sinks/test_topic_faults.py::test_brokers_that_are_away_are_told_and_nothing_is_written",
         "Files": "sinks/test_files_trees.py::test_hdfs_that_is_away_is_told",
         "DeltaTable": "sinks/test_delta_frames.py::test_where_no_table_is_it_is_told_how_to_make_one",
+        "IcebergTable": "sinks/test_iceberg_frames.py::test_a_catalog_that_is_not_there_is_told_without_its_password",
         "Cassandra": "sinks/test_cassandra_faults.py::test_a_server_that_is_away_at_the_start_is_said",
     },
     "away between the rows and the mark": {
@@ -44,6 +46,7 @@ TESTS = {
         "Topic": "sinks/test_topic_faults.py::test_a_broker_that_dies_and_comes_back_leaves_the_batch_once",
         "Files": "sinks/test_files.py::test_a_rename_that_failed_is_told_for_what_it_is",
         "DeltaTable": "sinks/test_delta_landing.py::test_a_commit_that_fails_on_a_path_wrote_nothing",
+        "IcebergTable": "sinks/test_iceberg_landing.py::test_a_commit_of_which_nothing_can_be_found_out_is_unknown",
         "Cassandra": "sinks/test_cassandra_faults.py::test_a_server_killed_between_rows_and_mark_is_not_committed_to",
     },
     "the answer to a landing is lost": {
@@ -53,10 +56,12 @@ TESTS = {
         "Topic": "sinks/test_topic_faults.py::test_a_commit_whose_answer_is_lost_is_told_as_unknown",
         "Files": "sinks/test_files.py::test_a_rename_that_was_done_though_an_error_was_told_is_looked_up",
         "DeltaTable": "sinks/test_delta_landing.py::test_an_answer_that_is_lost_is_looked_up",
+        "IcebergTable": "sinks/test_iceberg_landing.py::test_an_answer_that_is_lost_is_looked_up",
         "Cassandra": "sinks/test_cassandra_faults.py::test_a_mark_that_is_cut_off_is_unknown_and_then_looked_up",
     },
     "the server or the driver is killed while batches land": dict.fromkeys(
-        ("PostgreSQL", "MySQL", "SQLite", "Topic", "Files", "DeltaTable"), "sinks/test_kills.py::test_a_"
+        ("PostgreSQL", "MySQL", "SQLite", "Topic", "Files", "DeltaTable", "IcebergTable"),
+        "sinks/test_kills.py::test_a_",
     )
     | {"Cassandra": "sinks/test_cassandra_faults.py::test_a_server_killed_between_rows_and_mark_is_not_committed_to"},
     "the schema changes between batches": {
@@ -65,6 +70,7 @@ TESTS = {
         "SQLite": "sinks/test_table_sqlite_marks.py::test_a_table_that_changes_between_batches_is",
         "Files": "sinks/test_files.py::test_a_schema_that_another_run_has_changed_since_it_was_staged_is_refused",
         "DeltaTable": "sinks/test_delta_frames.py::test_a_table_that_is_altered_between_batches_is_noticed",
+        "IcebergTable": "sinks/test_iceberg_frames.py::test_a_table_that_is_altered_between_batches_is_noticed",
         "Cassandra": "sinks/test_cassandra.py::test_a_table_may_change_between_batches",
     },
     "the target is deleted and made again": {
@@ -73,6 +79,7 @@ TESTS = {
         "Topic": "sinks/test_topic_faults.py::test_a_topic_that_is_deleted_takes_its_mark_along",
         "Files": "sinks/test_files.py::test_a_run_whose_folder_goes_back_writes_nothing_into_it",
         "DeltaTable": "sinks/test_delta_landing.py::test_a_table_that_is_made_again_has_no_mark",
+        "IcebergTable": "sinks/test_iceberg_landing.py::test_a_table_that_is_made_again_is_behind",
         "Cassandra": "sinks/test_cassandra_faults.py::test_marks_and_rows_that_do_not_fit_the_ledger_are_refused",
     },
     "the mark is deleted": {
@@ -81,6 +88,7 @@ TESTS = {
         "SQLite": "sinks/test_table_sqlite_marks.py::test_marks_that_are_gone_stop_the_run",
         "Topic": "sinks/test_topic_runs.py::test_a_mark_that_expired_with_a_batch_pending_is_refused",
         "Files": "sinks/test_files.py::test_a_mark_that_was_deleted_is_told",
+        "IcebergTable": "sinks/test_iceberg_landing.py::test_a_mark_that_is_deleted_is_behind_and_a_wrong_one_is_told",
         "Cassandra": "sinks/test_cassandra_faults.py::test_marks_and_rows_that_do_not_fit_the_ledger_are_refused",
     },
     "the ledger is restored, or made anew": in_suites("test_a_ledger_from_a_backup_is_refused_until_adopted"),
@@ -91,6 +99,7 @@ TESTS = {
         "SQLite": "sinks/test_table_sqlite_marks.py::test_groups_and_outputs_with_odd_names_are_kept_apart",
         "Topic": "sinks/test_topic_rows.py::test_names_of_all_kinds_keep_a_mark_each",
         "Files": "sinks/test_files.py::test_a_folder_is_of_one_group_and_output",
+        "IcebergTable": "sinks/test_iceberg_landing.py::test_others_who_change_the_table_meanwhile_hold_nothing_up",
     },
     "a right is missing": {
         "PostgreSQL": "sinks/test_sql_rights.py::test_without_a_right_of_the_page_it_is_told",
@@ -101,7 +110,8 @@ TESTS = {
         "Cassandra": "sinks/test_cassandra_rights.py::test_without_a_right_of_the_page_it_is_told",
     },
     "the disk is full": dict.fromkeys(
-        ("SQLite", "Files", "DeltaTable"), "sinks/test_disk_full.py::test_a_full_disk_is_told_and_nothing_is_written"
+        ("SQLite", "Files", "DeltaTable", "IcebergTable"),
+        "sinks/test_disk_full.py::test_a_full_disk_is_told_and_nothing_is_written",
     ),
     "a row names a partition or topic that does not exist": {
         "Topic": "sinks/test_topic_rows.py::test_a_row_that_kafka_cannot_take_is_told_and_none_is_written",

@@ -23,13 +23,14 @@ import psycopg
 import pyarrow as pa
 import pymysql
 import pytest
-from deltalake import DeltaTable as Lake
+from deltalake import DeltaTable as Delta
 from pyspark.sql import SparkSession
 
 from offsetkeeper.errors import OutcomeUnknown, SinkError
 from offsetkeeper.testing.conformance.landers import Record, batch_of, records
 from offsetkeeper.testing.java import java
 from sinks import killed_driver
+from sinks.icebergs import Lake
 from sinks.killed_driver import lander_of, write
 from sinks.topics import values
 
@@ -41,7 +42,7 @@ SERVERS = {
     "topic": "kafka_server",
 }
 MANY = 8
-KINDS = {"table, PostgreSQL", "table, MariaDB", "table, SQLite", "files", "files, HDFS", "delta", "topic"}
+KINDS = {"table, PostgreSQL", "table, MariaDB", "table, SQLite", "files", "files, HDFS", "delta", "iceberg", "topic"}
 LIMIT_S = 240
 COLUMNS = ("id", "topic", "partition", "offset")
 
@@ -62,7 +63,10 @@ class Output:
             self.place = f"{ask('kafka_server').bootstrap}/{ask('topic')(2)}"
         elif kind == "delta":
             types = zip(COLUMNS, (pa.string(), pa.string(), pa.int32(), pa.int64()), strict=True)
-            Lake.create(self.place, schema=pa.schema(list(types)))
+            Delta.create(self.place, schema=pa.schema(list(types)))
+        elif kind == "iceberg":
+            types = zip(COLUMNS, (pa.string(), pa.string(), pa.int32(), pa.int64()), strict=True)
+            Lake.made(Path(self.place)).create("records", pa.schema(list(types)))
         elif kind.startswith("table"):
             self._make_table(ask)
 
@@ -73,8 +77,10 @@ class Output:
             return Counter(tuple(json.loads(text).values()) for text in values(brokers, name))
         if self.kind == "delta":
             return Counter(
-                tuple(row[name] for name in COLUMNS) for row in Lake(self.place).to_pyarrow_table().to_pylist()
+                tuple(row[name] for name in COLUMNS) for row in Delta(self.place).to_pyarrow_table().to_pylist()
             )
+        if self.kind == "iceberg":
+            return Counter(Lake.at(Path(self.place)).rows("records"))
         if self.kind.startswith("files"):
             return Counter(tuple(row) for row in spark.read.parquet(self.place).select(*COLUMNS).collect())
         with closing(self._connected()) as connection, closing(connection.cursor()) as cursor:
@@ -155,7 +161,11 @@ def test_a_server_that_is_killed_while_batches_land_has_each_once(
 
 @pytest.mark.parametrize(
     ("kind", "kills"),
-    [("table, SQLite", 2), *(pytest.param(kind, 4, marks=pytest.mark.soak) for kind in sorted(KINDS))],
+    [
+        ("table, SQLite", 2),
+        ("iceberg", 2),
+        *(pytest.param(kind, 30 if kind == "iceberg" else 4, marks=pytest.mark.soak) for kind in sorted(KINDS)),
+    ],
 )
 def test_a_driver_that_is_killed_while_batches_land_leaves_each_once(
     spark: SparkSession, output: Callable[[str], Output], kind: str, kills: int
@@ -163,7 +173,7 @@ def test_a_driver_that_is_killed_while_batches_land_leaves_each_once(
     """Each time at a moment of its own within a landing; the next driver goes on."""
     there = output(kind)
     chance, batches = random.Random(1), kills + 1  # noqa: S311 - as above
-    longest = 1.5 if kind == "topic" else 0.1 if kind.startswith("files") else 0.03
+    longest = 1.5 if kind == "topic" else 0.1 if kind.startswith(("files", "iceberg")) else 0.03
     for turn in range(1, kills + 1):
         assert run({kind: there.place}, batches, [kind, turn + 1, chance.uniform(0, longest)]) == -9
     assert run({kind: there.place}, batches, None) == 0

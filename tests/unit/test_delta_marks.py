@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.errors import MarkError
 from offsetkeeper.sinks import MarkKey
-from offsetkeeper.sinks.delta.marks import application, read, transactions
+from offsetkeeper.sinks.delta.marks import read, transactions
 
 KEY = MarkKey("shop", "orders")
 words = st.text(st.characters(codec="utf-8", exclude_characters=" \0"), min_size=1)
@@ -41,6 +41,6 @@ def test_a_usual_mark_takes_six_numbers() -> None:
 
 @pytest.mark.parametrize("numbers", [{}, {"/0": -1}, {"/0": 2**56}, {"/0": 0}, {"/0": 0x41000000000000}])
 def test_what_something_else_has_written_is_no_mark(numbers: dict[str, int]) -> None:
-    name = application(KEY)
+    name = KEY.path
     with pytest.raises(MarkError):
         read({name: 1, **{name + piece: number for piece, number in numbers.items()}}.get, KEY)

@@ -25,6 +25,7 @@ CLIENTS = {
         "pandas",
         "psycopg",
         "pyarrow",
+        "pyiceberg",
     ),
     *("py4j", "pymysql", "pyspark", "redis", "rich", "typer"),
 }

@@ -21,6 +21,7 @@ SENT = {
     "readers.streaming": "_SHIPPED",
     "sinks.cassandra.landing": "_SHIPPED",
     "sinks.delta.landing": "_SHIPPED",
+    "sinks.iceberg.landing": "_SHIPPED",
     "sinks.mysql": "_SHIPPED",
     "sinks.postgresql": "_SHIPPED",
     "sinks.topic": "_SHIPPED",

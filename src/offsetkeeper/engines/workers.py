@@ -20,6 +20,7 @@ _PACKAGES = {
     "offsetkeeper_native": "offsetkeeper[native]",
     "psycopg": "psycopg[binary]",
     "pyarrow": "pyarrow",
+    "pyiceberg": "pyiceberg[pyiceberg-core]==0.12.0",
     "pymysql": "PyMySQL",
 }
 _REMEDY = "set PYSPARK_PYTHON, or spark.pyspark.python, to one that has what the driver has, before the session begins"

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from offsetkeeper.core.batch import Batch, Output
 from offsetkeeper.core.mark import OutputMark, lowered
@@ -66,6 +67,11 @@ class MarkKey(NamedTuple):
 
     group: str
     output: str
+
+    @property
+    def path(self) -> str:
+        """Return its name among names that are not ours, as in a table's properties; no other key has the same one."""
+        return f"offsetkeeper/{quote(self.group, safe='')}/{quote(self.output, safe='')}"
 
 
 class Seen(NamedTuple):

@@ -40,10 +40,11 @@ from offsetkeeper.errors import (
     Refused,
     SinkError,
 )
-from offsetkeeper.sinks import limits
+from offsetkeeper.sinks import limits, synced
 from offsetkeeper.sinks.delta import marks, task
-from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, misfit, partitions_misfit, shaped
+from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, partitions_misfit
 from offsetkeeper.sinks.delta.probe import check_refuses
+from offsetkeeper.sinks.lake import misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
@@ -57,7 +58,7 @@ _LONGEST_S = 1.0
 _POINTER = "_delta_log/_last_checkpoint"
 _NO_FOLDER = {errno.ENOTDIR, errno.ELOOP}
 _LARGEST_ENTRY = 2**30  # bytes of a commit: some 500,000 files
-_SHIPPED = (errors, environment, urls, limits, task)
+_SHIPPED = (errors, environment, urls, limits, synced, task)
 _FEATURES = frozenset(
     {"appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "domainMetadata"}
     | {"generatedColumns", "identityColumns", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from urllib.parse import quote
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.errors import MarkError
@@ -19,14 +18,9 @@ _BYTES = 7  # a number has 63 bits
 _END = b"\0"
 
 
-def application(key: MarkKey) -> str:
-    """Return the name of the application whose number is the sequence; its pieces add `/0`, `/1` and so on."""
-    return f"offsetkeeper/{quote(key.group, safe='')}/{quote(key.output, safe='')}"
-
-
 def transactions(key: MarkKey, mark: OutputMark) -> dict[str, int]:
-    """Return the number of each application of the mark."""
-    name = application(key)
+    """Return the number of each application of the mark: of the sequence, and of pieces, which add `/0` and so on."""
+    name = key.path
     text = str(mark).partition(" ")[2].encode() + _END
     pieces = [text[at : at + _BYTES].ljust(_BYTES, _END) for at in range(0, len(text), _BYTES)]
     return {name: mark.sequence, **{f"{name}/{n}": int.from_bytes(piece) for n, piece in enumerate(pieces)}}
@@ -42,7 +36,7 @@ def read(number: Callable[[str], int | None], key: MarkKey) -> OutputMark | None
     Raises:
         MarkError: another program has written these applications.
     """
-    name = application(key)
+    name = key.path
     sequence = number(name)
     if sequence is None:
         return None

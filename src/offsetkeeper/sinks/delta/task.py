@@ -24,6 +24,7 @@ from offsetkeeper.core.environment import token
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks
+from offsetkeeper.sinks.synced import sync
 
 RESULT = "path string, size long, rows long, partition string"
 
@@ -67,13 +68,7 @@ class Folder:
     def sync(self, *names: str) -> None:
         """Wait until these files and their folders are on the disk; an object store does this by itself."""
         if self.local:
-            paths = [os.path.join(self.address, name) for name in names]  # noqa: PTH118 - as text
-            for path in dict.fromkeys([*paths, *map(os.path.dirname, paths)]):
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            sync(os.path.join(self.address, name) for name in names)  # noqa: PTH118 - as text
 
     def why(self, error: Exception) -> str:
         """Return an error as one line without secrets."""

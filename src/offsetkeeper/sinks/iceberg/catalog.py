@@ -1,0 +1,103 @@
+"""Opens the catalog of an Iceberg table, and tells its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyiceberg
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from offsetkeeper.errors import MissingExtra, OffsetkeeperError, Refused
+from offsetkeeper.sinks.blame import judged
+from offsetkeeper.sinks.iceberg.task import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RELEASE = "0.12.0"
+"""The release of pyiceberg whose private names this sink uses: another one may have changed them."""
+
+_DATABASES = ("sqlite", "postgresql")
+_OF_FILES = ("s3.", "adls.", "gcs.", "hdfs.", "oss.", "hf.", "client.", "py-io-impl")
+_DEFAULTS = {"init_catalog_tables": "false"}  # a wrong URI makes no catalog
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Return a catalog that changes a table by compare-and-set.
+
+    Raises:
+        MissingExtra: pyiceberg is of another release.
+        Refused: there is no such catalog, or it is of a kind that is not known to do so.
+        SinkError: it could not be reached.
+    """
+    if pyiceberg.__version__ != RELEASE:
+        raise MissingExtra(f"IcebergTable needs pyiceberg {RELEASE}, but {pyiceberg.__version__} is installed")
+    where = f"catalog {name!r}"
+    _check_file(where, properties.get("uri", ""))
+    with telling(where, properties):
+        try:
+            catalog = load_catalog(name, **(_DEFAULTS | dict(properties)))
+        except NotInstalledError as error:  # told also where the driver of the uri is missing
+            raise MissingExtra(
+                f"{where}: {error}; or its driver is missing: for PostgreSQL pip install 'offsetkeeper[postgresql]'"
+            ) from None
+        except (ValueError, KeyError, ArgumentError) as error:  # of settings
+            raise Refused(
+                f"{where}: {without_secrets(error, properties)}: see pyiceberg's settings of a catalog"
+            ) from None
+    database = catalog.engine.dialect.name if isinstance(catalog, SqlCatalog) else ""
+    if database not in _DATABASES:
+        kind = f"of {database}" if database else f"a {type(catalog).__name__}"
+        raise Refused(f"{where} is {kind}: this sink knows catalogs of SQL in {' and '.join(_DATABASES)}")
+    return catalog
+
+
+def of_files(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of a catalog's properties that executors need: they get no password of the catalog."""
+    return {name: str(value) for name, value in properties.items() if name.startswith(_OF_FILES)}
+
+
+@contextmanager
+def telling(where: str, properties: Mapping[str, str], say: Callable[[str], str] = str) -> Iterator[None]:
+    """Raise the errors of a catalog as ours; `say` puts a message into its sentence."""
+    try:
+        yield
+    except OffsetkeeperError:
+        raise
+    except (NoSuchTableError, NoSuchNamespaceError):
+        raise Refused(
+            f"{where} does not exist: create it first, with catalog.create_table(…), or correct the name"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - pyiceberg's errors have no class of their own
+        if isinstance(error, SQLAlchemyError) and IcebergTables.__tablename__ in str(getattr(error, "orig", "")):
+            raise Refused(f"{where}: there is no catalog in that database: {why(error, properties)}") from None
+        raise judged(error, say(f"{where}: {why(error, properties)}"), of_rows=False) from None
+
+
+def why(error: BaseException, properties: Mapping[str, str]) -> str:
+    """Return an error as one line without secrets; of SQLAlchemy the words of the database alone."""
+    return without_secrets(getattr(error, "orig", None) or error, {**properties, **_hidden(properties)})
+
+
+def _hidden(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the password in the URI of a catalog."""
+    try:
+        url = make_url(properties.get("uri", ""))
+    except ArgumentError:
+        return {"secret uri": properties.get("uri", "")}
+    return {"password": url.password or ""}
+
+
+def _check_file(where: str, uri: str) -> None:
+    """Check that the file of a catalog in SQLite is there: SQLite would make it."""
+    kind, _, path = uri.partition("://")
+    path = path.partition("?")[0].removeprefix("/")
+    if kind.partition("+")[0] == "sqlite" and path and not path.startswith(":") and not Path(path).exists():
+        raise Refused(f"{where}: its file {path} does not exist: create the catalog first, or correct the uri")

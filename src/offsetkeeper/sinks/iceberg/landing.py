@@ -1,0 +1,230 @@
+"""An Iceberg table as an output that keeps a mark.
+
+Each commit requires the snapshot that was seen, so only the first of several succeeds. After a conflict the mark is
+read again. If others have changed the table but not the mark, the same files are committed after their snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from offsetkeeper import errors
+from offsetkeeper.core import environment, urls
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.executors import our_error
+from offsetkeeper.core.mark import OutputMark, lowered
+from offsetkeeper.core.model import Landed
+from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.core.spark_session import map_in_arrow
+from offsetkeeper.errors import MarkMoved, OutcomeUnknown, Refused, SinkError
+from offsetkeeper.sinks import limits, synced
+from offsetkeeper.sinks.iceberg import task
+from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, telling, why
+from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, partition_sources
+from offsetkeeper.sinks.iceberg.commit import Commit, SnapshotId
+from offsetkeeper.sinks.lake import misfit, shaped
+from offsetkeeper.sinks.sink import MarkKey, Seen
+from offsetkeeper.sinks.table import Target, match_columns
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+_TRIES = 20  # others may change the table between a read and a commit
+_LONGEST_S = 1.0
+_SHIPPED = (errors, environment, urls, limits, synced, task)
+
+
+class Shape(NamedTuple):
+    """The identity, schema and partitions of a table: if all are the same, the table was not altered."""
+
+    table: str
+    schema: int
+    spec: int
+
+    @classmethod
+    def of(cls, table: Table) -> Shape:
+        """Return the shape of a table."""
+        about = table.metadata
+        return cls(str(about.table_uuid), about.current_schema_id, about.default_spec_id)
+
+
+class Staged(NamedTuple):
+    """Rows that are in files but not in the table yet, for a table of that shape, and the offsets that they are of."""
+
+    shape: Shape
+    files: list[DataFile]
+    offsets: str
+
+
+@dataclass(frozen=True)
+class IcebergTarget:
+    """See `Lander`.
+
+    Attributes:
+        catalog: name of the catalog.
+        properties: its properties for pyiceberg.
+        target: the target, whose table is the name with its namespace.
+    """
+
+    catalog: str
+    properties: Mapping[str, str] = field(repr=False)
+    target: Target
+
+    @property
+    def name(self) -> str:
+        """The table, for messages."""
+        return f"Iceberg table {self.target.table} of catalog {self.catalog!r}"
+
+    @cached_property
+    def _opened(self) -> Catalog:
+        return open_catalog(self.catalog, self.properties)
+
+    def check(self) -> None:
+        """See `IcebergTable.prepare`."""
+        self._writable()
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Staged:
+        """See `Lander`."""
+        table = self._writable()
+        columns = columns_of(table.schema())
+        match_columns(frame.schema.fields, columns, self.target, misfit)
+        sources = partition_sources(table.metadata)
+        chosen = [each for each in columns if each.name in {*frame.columns, *sources}]
+        rows = shaped(frame, chosen, sources, self.target)
+        schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+        bare = table.metadata.model_copy(
+            update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}, "current_snapshot_id": None}
+        )
+        plan = task.FilePlan(
+            bare.model_dump_json(),
+            pa.schema([schema.field(each.name) for each in chosen]),
+            tuple(map(limits_of, chosen)),
+        )
+        place = task.Place(self.name, table.location(), of_files(table.io.properties), RELEASE)
+        try:
+            done = map_in_arrow(rows, ship(task.write_files, (place, plan), _SHIPPED), task.RESULT).collect()
+        except Exception as error:
+            ours = our_error(error)
+            if ours is None:
+                raise
+            raise ours from error
+        files = [pickle.loads(file) for (file,) in done]  # noqa: S301 - of our own tasks
+        return Staged(Shape.of(table), files, batch.lines())
+
+    def seen(self, key: MarkKey) -> Seen:
+        """See `Lander`. The handle is the table, as it was loaded."""
+        table = self._load()
+        text = table.metadata.properties.get(key.path)
+        mark = None if text is None else OutputMark.parse(text)
+        return Seen(mark, table, str(SnapshotId.current(table)))
+
+    def lost(self, landed: Landed, seen: Seen) -> str:
+        """See `Lander`. A rollback keeps the mark of the rows that it drops: properties are of no snapshot."""
+        reason = lowered(landed, seen.mark)
+        if reason or not landed.target or seen.target == landed.target:
+            return reason
+        known, table = SnapshotId.parse(landed.target), seen.handle
+        now = SnapshotId.current(table)
+        if known.table != now.table:
+            return f"it was dropped and made again: the rows are in table {known.table}, and {now.table} is there"
+        if not known.snapshot or _holds(table, known):
+            return ""
+        return (
+            f"the table was rolled back: snapshot {known.snapshot}, which has the batch, is not in the history of its "
+            f"current snapshot {now.snapshot}, but the mark is kept"
+        )
+
+    def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Staged | None) -> str:
+        """See `Lander`. Returns the identity of the snapshot with the rows."""
+        for number in range(_TRIES):
+            if staged is not None and Shape.of(seen.handle) != staged.shape:
+                raise SinkError(f"{self.name} was altered or made again while rows were staged; nothing was written")
+            with telling(self.name, self.properties, "{}; nothing was written".format):
+                commit = Commit(
+                    seen.handle, staged.files if staged else [], {key.path: str(mark)}, _summary(key, mark, staged)
+                )
+            try:
+                metadata = commit.send()
+            except Exception as error:  # noqa: BLE001 - whatever the error is, the table shows the outcome
+                again = self._after(error, commit, key, seen, mark)
+                if again is None:
+                    return str(commit.adds)
+                seen = again
+                environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
+            else:
+                self._settle(metadata)
+                return str(commit.adds)
+        raise SinkError(f"{self.name}: other writers keep changing the table; nothing was written")
+
+    def _after(self, error: Exception, commit: Commit, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | None:
+        """Return the state for another try after a failed commit; None if the commit is done after all."""
+        told, conflict = f"{self.name}: {why(error, self.properties)}", isinstance(error, CommitFailedException)
+        try:
+            now = self.seen(key)
+        except (SinkError, Refused) as lost:
+            raise OutcomeUnknown(f"{told}; the read after it failed too: {lost}") from None
+        if now.mark == mark and now.handle.snapshot_by_id(commit.adds.snapshot) is not None:
+            log.warning("batch %s has landed, but then an error came: %s", mark.sequence, told)
+            self._settle(now.handle.metadata_location)
+            return None
+        if now.mark != seen.mark:
+            raise MarkMoved(f"{self.name}: the mark of {key.group!r} is '{now.mark}' now; nothing was written")
+        if not conflict:
+            raise OutcomeUnknown(told) from None
+        commit.discard()
+        return now
+
+    def _settle(self, metadata: str) -> None:
+        """Wait until the table's new metadata is on the disk: pyiceberg does not."""
+        try:
+            synced.sync(task.local([metadata]))
+        except FileNotFoundError:
+            log.debug("%s: %s is older than others that were kept", self.name, metadata)
+        except OSError as error:
+            raise OutcomeUnknown(f"{self.name}: {metadata} exists, but may not be durable: {error}") from error
+
+    def _writable(self) -> Table:
+        table = self._load()
+        found = [*demands(table.metadata)]
+        if found:
+            raise Refused(f"{self.name} cannot be written: {'; '.join(found)}")
+        return table
+
+    def _load(self) -> Table:
+        with telling(self.name, self.properties), closing(self._opened):  # no connection stays open between batches
+            return self._opened.load_table(self.target.table)
+
+
+def _summary(key: MarkKey, mark: OutputMark, staged: Staged | None) -> dict[str, str]:
+    """Return what a snapshot tells of its batch."""
+    about = {"offsetkeeper.group": key.group, "offsetkeeper.batch": f"{key.group}/{mark.token}/{mark.sequence}"}
+    if key.output:
+        about["offsetkeeper.output"] = key.output
+    return about | ({"offsetkeeper.dropped": "true"} if staged is None else {"offsetkeeper.offsets": staged.offsets})
+
+
+def _holds(table: Table, known: SnapshotId) -> bool:
+    """Whether the current snapshot comes from this one; also if that is unknown, as the ones between have expired."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None and snapshot.snapshot_id != known.snapshot:
+        if (snapshot.sequence_number or 0) <= known.sequence:
+            return False
+        if (before := snapshot.parent_snapshot_id) is None or table.snapshot_by_id(before) is None:
+            return True
+        snapshot = table.snapshot_by_id(before)
+    return snapshot is not None

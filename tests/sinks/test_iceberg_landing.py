@@ -1,0 +1,424 @@
+"""What could go wrong between the look at an Iceberg table and the commit, and what is said of it then."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from offsetkeeper.core.mark import OutputMark, check_marks
+from offsetkeeper.core.model import Landed, Snapshot
+from offsetkeeper.errors import (
+    MarkBehind,
+    MarkError,
+    MarkMoved,
+    MissingExtra,
+    OutcomeUnknown,
+    Refused,
+    RowMismatch,
+    SinkError,
+)
+from offsetkeeper.sinks import Lander, MarkKey
+from offsetkeeper.sinks.iceberg import commit, landing, task
+from offsetkeeper.sinks.iceberg.catalog import RELEASE
+from offsetkeeper.sinks.limits import Limits
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.testing.conformance.landers import batch_of
+from sinks.icebergs import Lake
+
+GROUP = MarkKey("billing", "")
+ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A catalog with an empty table `orders`, in a folder with signs that a URI would need escapes for."""
+    folder = tmp_path / "a lake, 100"
+    folder.mkdir()
+    lake = Lake.made(folder)
+    lake.create("orders", SCHEMA)
+    return lake
+
+
+def work(lake: Lake, *batches: pa.RecordBatch, limits: tuple[Limits, ...] = ()) -> list[Any]:
+    """Do the work of one task."""
+    table = lake.table("orders")
+    plan = task.FilePlan(table.metadata.model_dump_json(), ROWS, limits)
+    place = task.Place("orders", table.location(), {}, RELEASE)
+    return [each for reply in task.write_files(place, plan, iter(batches)) for each in reply["file"].to_pylist()]
+
+
+def staged(lake: Lake, name: str, *ids: int) -> landing.Staged:
+    """Return rows as a job of Spark stages them."""
+    files = work(lake, pa.record_batch({"id": pa.array(ids, pa.int64()), "name": [name] * len(ids)}))
+    shape = landing.Shape.of(lake.table("orders"))
+    return landing.Staged(shape, [pickle.loads(each) for each in files], "orders 0 1 2")  # noqa: S301 - ours
+
+
+def mark(sequence: int, *, void: bool = False) -> OutputMark:
+    return OutputMark.of(batch_of(sequence), void=void)
+
+
+def theirs(lake: Lake, *ids: int) -> None:
+    """Append rows as another program does."""
+    with lake.catalog() as catalog:
+        catalog.load_table("shop.orders").append(pa.table({"id": ids, "name": ["theirs"] * len(ids)}, ROWS))
+
+
+Change = Callable[[Lander, Any, Lake], str | None]
+
+
+def append(way: Lander, seen: Any, lake: Lake) -> str | None:
+    return way.land(GROUP, seen, mark(1), staged(lake, "appended", 1))
+
+
+def void(way: Lander, seen: Any, _: Lake) -> str | None:
+    return way.land(GROUP, seen, mark(1, void=True), None)
+
+
+CHANGES = pytest.mark.parametrize("change", [append, void])
+
+
+@CHANGES
+def test_all_that_a_commit_adds_is_on_the_disk(lake: Lake, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    """Also the manifests and the metadata, which pyiceberg writes: it does not wait for them."""
+    found: set[str] = set()
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        fsync(descriptor)
+        found.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    before = {*Path(lake.folder).rglob("*")}
+    change(lake.lander("orders"), lake.lander("orders").seen(GROUP), lake)
+    made = {each for each in Path(lake.folder, "warehouse").rglob("*") if each.is_file() and each not in before}
+    assert len(made) == (4 if change is append else 2)
+    assert {*map(str, made)} <= found
+
+
+@pytest.mark.parametrize("second", [append, void])
+@pytest.mark.parametrize("first", [append, void])
+def test_of_two_looks_at_one_snapshot_the_second_lands_nothing(lake: Lake, first: Change, second: Change) -> None:
+    """Nor does either of them when it is used again: pyiceberg's own transaction would land the rows again."""
+    way = lake.lander("orders")
+    one, other = way.seen(GROUP), way.seen(GROUP)
+    first(way, one, lake)
+    there = lake.rows("orders")
+    for stale in (other, one):
+        with pytest.raises(MarkMoved):
+            second(way, stale, lake)
+    assert lake.rows("orders") == there
+    assert len(lake.table("orders").metadata.snapshots) == 1
+
+
+def _append(lake: Lake) -> None:
+    theirs(lake, 8)
+
+
+def _delete(lake: Lake) -> None:
+    with lake.catalog() as catalog:
+        catalog.load_table("shop.orders").delete("id = 7")
+
+
+def _overwrite(lake: Lake) -> None:
+    with lake.catalog() as catalog:
+        catalog.load_table("shop.orders").overwrite(pa.table({"id": [8], "name": ["theirs"]}, ROWS))
+
+
+def _compact(lake: Lake) -> None:
+    with lake.catalog() as catalog:
+        table = catalog.load_table("shop.orders")
+        table.overwrite(table.scan().to_arrow())
+
+
+def _property(lake: Lake) -> None:
+    with lake.catalog() as catalog, catalog.load_table("shop.orders").transaction() as change:
+        change.set_properties({"owner": "others"})
+
+
+def _tag(lake: Lake) -> None:
+    with lake.catalog() as catalog:
+        table = catalog.load_table("shop.orders")
+        current = table.current_snapshot()
+        assert current is not None
+        table.manage_snapshots().create_tag(current.snapshot_id, "audited").commit()
+
+
+def _another_group(lake: Lake) -> None:
+    way, other = lake.lander("orders"), MarkKey("other", "")
+    way.land(other, way.seen(other), mark(5), staged(lake, "other", 9))
+
+
+OTHERS: dict[Callable[[Lake], None], list[tuple[int, str]]] = {
+    _append: [(7, "theirs"), (8, "theirs")],
+    _delete: [],
+    _overwrite: [(8, "theirs")],
+    _compact: [(7, "theirs")],
+    _property: [(7, "theirs")],
+    _tag: [(7, "theirs")],
+    _another_group: [(7, "theirs"), (9, "other")],
+}
+
+
+@CHANGES
+@pytest.mark.parametrize("others", OTHERS)
+def test_others_who_change_the_table_meanwhile_hold_nothing_up(
+    lake: Lake, others: Callable[[Lake], None], change: Change
+) -> None:
+    theirs(lake, 7)
+    way = lake.lander("orders")
+    seen = way.seen(GROUP)
+    others(lake)
+    target = change(way, seen, lake)
+    assert lake.rows("orders") == [*([(1, "appended")] if change is append else []), *OTHERS[others]]
+    after = lake.lander("orders").seen(GROUP)
+    assert after.mark == mark(1, void=change is void)
+    assert way.lost(Landed(1, target or ""), after) == ""
+
+
+def test_a_table_that_changes_with_each_try_is_given_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is left of the tries."""
+    send = commit.Commit.send
+
+    def late(self: commit.Commit) -> str:
+        theirs(lake, 8)
+        return send(self)
+
+    way = lake.lander("orders")
+    seen, files = way.seen(GROUP), staged(lake, "appended", 1)
+    monkeypatch.setattr(commit.Commit, "send", late)
+    monkeypatch.setattr(landing, "_TRIES", 3)
+    with pytest.raises(SinkError, match="other writers keep changing"):
+        way.land(GROUP, seen, mark(1), files)
+    assert lake.rows("orders") == [(8, "theirs")] * 3
+    assert len([*lake.folder.rglob("snap-*.avro")]) == 3
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_an_answer_that_is_lost_is_looked_up(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, landed: bool) -> None:
+    """As of a database that was restarted: the commit is there, or it may come later."""
+    real = SqlCatalog.commit_table
+
+    def lost(self: Any, *arguments: Any) -> None:
+        if landed:
+            real(self, *arguments)
+        raise OSError("the connection is lost")
+
+    way = lake.lander("orders")
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", lost)
+        if landed:
+            append(way, way.seen(GROUP), lake)
+        else:
+            with pytest.raises(OutcomeUnknown, match="the connection is lost"):
+                append(way, way.seen(GROUP), lake)
+    assert lake.rows("orders") == ([(1, "appended")] if landed else [])
+    Once(way, "").make_void(batch_of(2))
+
+
+def test_a_commit_that_comes_late_does_not_land_a_batch_that_was_dropped(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is for the snapshot that was seen, and a rollback to that one does not help it: its number is used."""
+    theirs(lake, 7)
+    way, send = lake.lander("orders"), commit.Commit.send
+
+    def late(self: commit.Commit) -> str:
+        monkeypatch.setattr(commit.Commit, "send", send)
+        newer, before = lake.lander("orders"), lake.table("orders").current_snapshot()
+        assert before is not None
+        newer.land(GROUP, newer.seen(GROUP), mark(1, void=True), None)
+        with lake.catalog() as catalog:
+            catalog.load_table("shop.orders").manage_snapshots().set_current_snapshot(before.snapshot_id).commit()
+        return send(self)
+
+    seen, files = way.seen(GROUP), staged(lake, "late", 1)
+    monkeypatch.setattr(commit.Commit, "send", late)
+    with pytest.raises(MarkMoved):
+        way.land(GROUP, seen, mark(1), files)
+    assert lake.rows("orders") == [(7, "theirs")]
+
+
+def test_a_commit_of_which_nothing_can_be_found_out_is_unknown(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog is away, and comes back."""
+    way = lake.lander("orders")
+    seen, files = way.seen(GROUP), staged(lake, "mine", 1)
+    catalog, away = lake.folder / "catalog.db", lake.folder / "away.db"
+    send = commit.Commit.send
+
+    def gone(self: commit.Commit) -> str:
+        catalog.rename(away)
+        return send(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit.Commit, "send", gone)
+        with pytest.raises(OutcomeUnknown, match="the read after it failed too"):
+            way.land(GROUP, seen, mark(1), files)
+    away.rename(catalog)
+    way.land(GROUP, way.seen(GROUP), mark(1), files)
+    assert lake.rows("orders") == [(1, "mine")]
+
+
+@pytest.mark.parametrize("altered", ["column", "made again"])
+def test_a_table_that_is_altered_while_rows_are_staged_gets_none_of_them(lake: Lake, altered: str) -> None:
+    way, files = lake.lander("orders"), staged(lake, "mine", 1)
+    seen = way.seen(GROUP)
+    with lake.catalog() as catalog:
+        if altered == "column":
+            with catalog.load_table("shop.orders").update_schema() as change:
+                change.delete_column("name")
+        else:
+            catalog.drop_table("shop.orders")
+    if altered == "made again":
+        lake.create("orders", SCHEMA)
+    for look in (seen, way.seen(GROUP)):
+        with pytest.raises(SinkError, match="was altered or made again while rows were staged"):
+            way.land(GROUP, look, mark(1), files)
+    assert lake.rows("orders") == []
+
+
+def test_a_table_that_is_made_again_is_behind(lake: Lake) -> None:
+    """By the mark, and by the identity of the table if somebody has given it the mark too."""
+    way = lake.lander("orders")
+    landed = Landed(1, append(way, way.seen(GROUP), lake) or "")
+    with lake.catalog() as catalog:
+        catalog.drop_table("shop.orders")
+    with pytest.raises(Refused, match="does not exist: create it first"):
+        way.seen(GROUP)
+    lake.create("orders", SCHEMA)
+    again = way.seen(GROUP)
+    with pytest.raises(MarkBehind):
+        check_marks(Snapshot("billing", sequence=1, landed={"": landed}), {"": again.mark})
+    void(way, again, lake)
+    assert "it was dropped and made again" in way.lost(landed, way.seen(GROUP))
+
+
+def test_a_mark_that_is_deleted_is_behind_and_a_wrong_one_is_told(lake: Lake) -> None:
+    way = lake.lander("orders")
+    landed = Landed(1, append(way, way.seen(GROUP), lake) or "")
+    with lake.catalog() as catalog, catalog.load_table("shop.orders").transaction() as change:
+        change.remove_properties(GROUP.path)
+    with pytest.raises(MarkBehind, match="its mark was deleted"):
+        Once(way, "").make_void(batch_of(2), landed)
+    with lake.catalog() as catalog, catalog.load_table("shop.orders").transaction() as change:
+        change.set_properties({GROUP.path: "done"})
+    with pytest.raises(MarkError, match="is not a mark of offsetkeeper"):
+        way.seen(GROUP)
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_table_that_was_rolled_back_is_refused_though_it_keeps_the_mark(lake: Lake, others: int) -> None:
+    way = lake.lander("orders")
+    known = [way.land(GROUP, way.seen(GROUP), mark(n), staged(lake, f"mine{n}", n)) for n in (1, 2)]
+    landed = Landed(2, str(known[1]))
+    assert way.lost(landed, way.seen(GROUP)) == ""
+    theirs(lake, 10)
+    assert way.lost(landed, way.seen(GROUP)) == ""
+    for target, why in ((known[1], ""), (known[0], "was rolled back")):
+        with lake.catalog() as catalog:
+            to = commit.SnapshotId.parse(str(target)).snapshot
+            catalog.load_table("shop.orders").manage_snapshots().set_current_snapshot(to).commit()
+        for _ in range(others):
+            theirs(lake, 11)
+        assert why in way.lost(landed, way.seen(GROUP))
+    assert lake.rows("orders") == [(1, "mine1"), *[(11, "theirs")] * others]
+    assert way.seen(GROUP).mark == mark(2)
+    with pytest.raises(MarkBehind, match="was rolled back"):
+        Once(way, "").make_void(batch_of(3), landed)
+    assert way.lost(Landed(2), way.seen(GROUP)) == ""  # an operator has adopted that
+
+
+@pytest.mark.parametrize("change", [append, void])
+def test_the_mark_outlives_the_snapshots_of_its_batch(lake: Lake, change: Change) -> None:
+    """Others compact the table and expire what was before."""
+    way = lake.lander("orders")
+    landed = Landed(1, change(way, way.seen(GROUP), lake) or "")
+    for number in (8, 9):
+        theirs(lake, number)
+        _compact(lake)
+    with lake.catalog() as catalog:
+        table = catalog.load_table("shop.orders")
+        current = table.current_snapshot()
+        old = [each.snapshot_id for each in table.snapshots() if each != current]
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+    [_] = lake.table("orders").snapshots()
+    after = way.seen(GROUP)
+    assert after.mark == mark(1, void=change is void)
+    assert way.lost(landed, after) == ""
+    assert lake.rows("orders") == [*([(1, "appended")] if change is append else []), (8, "theirs"), (9, "theirs")]
+
+
+def test_a_snapshot_says_of_which_offsets_it_is(lake: Lake) -> None:
+    """For people, and programs without our code."""
+    way, audit = lake.lander("orders"), MarkKey("billing", "audit")
+    append(way, way.seen(GROUP), lake)
+    way.land(audit, way.seen(audit), mark(1, void=True), None)
+    told = [
+        {name: each.summary[name] for name in ("offsetkeeper.group", "offsetkeeper.batch", *more)}
+        for each, more in zip(
+            lake.table("orders").snapshots(),
+            [["offsetkeeper.offsets"], ["offsetkeeper.output", "offsetkeeper.dropped"]],
+            strict=True,
+        )
+        if each.summary is not None
+    ]
+    batch = {"offsetkeeper.group": "billing", "offsetkeeper.batch": batch_of(1).id}
+    assert told == [
+        batch | {"offsetkeeper.offsets": "orders 0 1 2"},
+        batch | {"offsetkeeper.output": "audit", "offsetkeeper.dropped": "true"},
+    ]
+
+
+def test_a_task_that_fails_leaves_no_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it has written some."""
+    monkeypatch.setattr(task, "_FILE_BYTES", 1)
+    good = pa.record_batch({"id": pa.array([1], pa.int64()), "name": ["x"]})
+    bad = pa.record_batch({"id": pa.array([1], pa.int64()), "name": pa.array([None], pa.string())})
+    with pytest.raises(RowMismatch, match=r"column name .* must have a value"):
+        work(lake, good, bad, limits=(Limits("id"), Limits("name", "string", nullable=False)))
+    assert not list(lake.folder.rglob("*.parquet"))
+    assert len(work(lake, good, good)) == 2
+
+
+def test_an_executor_with_another_release_is_told(lake: Lake) -> None:
+    place = task.Place("orders", lake.table("orders").location(), {}, "0.11.0")
+    with pytest.raises(MissingExtra, match=r"executors have pyiceberg .*pyiceberg==0.11.0 there"):
+        place.files()
+
+
+@pytest.mark.parametrize("merges", ["true", "false"])
+def test_a_table_that_merges_manifests_does_so_here_too(lake: Lake, merges: str) -> None:
+    lake.create(
+        "merged",
+        SCHEMA,
+        properties={"commit.manifest-merge.enabled": merges, "commit.manifest.min-count-to-merge": "2"},
+    )
+    way = lake.lander("merged")
+    table = lake.table("merged")
+    for number in (1, 2, 3, 4):
+        rows = staged(lake, "mine", number)._replace(shape=landing.Shape.of(table))
+        way.land(GROUP, way.seen(GROUP), mark(number), rows)
+    table = lake.table("merged")
+    current = table.current_snapshot()
+    assert current is not None
+    assert len(current.manifests(table.io)) == (4 if merges == "false" else 1)
+    assert lake.rows("merged") == [(number, "mine") for number in (1, 2, 3, 4)]
+
+
+def test_old_metadata_is_deleted_where_the_table_says_so(lake: Lake) -> None:
+    settings = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "2"}
+    lake.create("short", SCHEMA, properties=settings)
+    way = lake.lander("short")
+    for number in range(1, 6):
+        way.land(GROUP, way.seen(GROUP), mark(number, void=True), None)
+    assert len([*lake.folder.rglob("short/metadata/*.json")]) == 3
