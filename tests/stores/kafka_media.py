@@ -44,3 +44,7 @@ class KafkaMedium(Medium):
         """Ask as kafka-consumer-groups does."""
         found = self.kafka.group_offsets(group_id(url, group), self.partitions)
         return {TopicPartition(*each): offset for each, offset in found.items()}
+
+    def part(self, url: str, number: int) -> str:
+        """A topic of their own: who looks at a group for the first time reads all records."""
+        return f"{url}&topic=offsetkeeper-{number}"

@@ -23,6 +23,7 @@ class TestMemory(StoreConformance, HistoryConformance):
     """The suites."""
 
     examples = 25  # it takes no time
+    processes = 1
 
     @pytest.fixture
     def url(self) -> str:

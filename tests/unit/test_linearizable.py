@@ -59,8 +59,8 @@ def test_a_history_of_one_register_is_explained(history: list[Call]) -> None:
 @pytest.mark.parametrize("history", WRONG.values(), ids=WRONG)
 def test_a_violation_is_found_also_in_a_long_history(history: list[Call]) -> None:
     assert linearized(history) is None
-    chain = [swap(at, at + 1.5, str(at or ""), str(at + 1)) for at in range(0, 200)]
-    beside = [swap(at, at + 1.5, "never", f"lost {at}", (REFUSED, UNKNOWN)[at % 2]) for at in range(0, 200)]
+    chain = [swap(at, at + 1.5, str(at or ""), str(at + 1)) for at in range(200)]
+    beside = [swap(at, at + 1.5, "never", f"lost {at}", (REFUSED, UNKNOWN)[at % 2]) for at in range(200)]
     back = swap(201.5, 202, "200", "")
     later = [call._replace(sent=call.sent + 300, answered=call.answered + 300) for call in history]
     assert linearized([*chain, *beside, back]) is not None
@@ -68,7 +68,10 @@ def test_a_violation_is_found_also_in_a_long_history(history: list[Call]) -> Non
 
 
 def test_a_failure_shows_each_call_in_its_order() -> None:
-    assert told(WRONG["a stale read"]).splitlines() == ["0.000000 1.000000 w:  to a: done", "2.000000 3.000000 r: read "]
+    assert told(WRONG["a stale read"]).splitlines() == [
+        "0.000000 1.000000 w:  to a: done",
+        "2.000000 3.000000 r: read ",
+    ]
 
 
 VALUES = st.sampled_from(["", "a", "b", "c"])

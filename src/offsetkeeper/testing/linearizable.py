@@ -63,7 +63,9 @@ def linearized(calls: Iterable[Call], initial: str = "") -> list[Call] | None:
     given = sorted(calls, key=lambda call: call.sent)
     answered = sum(1 << number for number, call in enumerate(given) if call.answer is not Answer.UNKNOWN)
     tried = set[tuple[int, str]]()
-    stack: list[tuple[int, str, Any]] = [(0, initial, None)]  # calls made, as bits; value; the last one and those before
+    stack: list[tuple[int, str, Any]] = [
+        (0, initial, None)
+    ]  # calls made, as bits; value; the last one and those before
     while stack:
         made, value, path = stack.pop()
         if made & answered == answered:

@@ -17,7 +17,17 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{part}"
-        for part in ("answers", "durable", "faults", "histories", "landers", "late", "stores", "transactions")
+        for part in (
+            "answers",
+            "concurrent",
+            "durable",
+            "faults",
+            "histories",
+            "landers",
+            "late",
+            "stores",
+            "transactions",
+        )
     )
 )
 

@@ -22,6 +22,7 @@ from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import AlreadyCommitted, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.testing.conformance.concurrent import DisturbedConformance
 from offsetkeeper.testing.conformance.late import LateConformance
 from offsetkeeper.testing.conformance.medium import with_setting
 from offsetkeeper.testing.conformance.served import GROUP, Requests, Stage, commit_of, run_with
@@ -36,7 +37,7 @@ _ENDLESS_S = 50.0
 _LIMIT_S = 240
 
 
-class FaultConformance(LateConformance):
+class FaultConformance(LateConformance, DisturbedConformance):
     """For stores on a server, see `ServedMedium` for what to fill in.
 
     Lost requests and replies, servers that end or freeze, and after each error the same store goes on.

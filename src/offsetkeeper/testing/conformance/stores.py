@@ -28,6 +28,7 @@ from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing import strategies
 from offsetkeeper.testing.clock import no_waiting
 from offsetkeeper.testing.conformance.answers import AnswerConformance
+from offsetkeeper.testing.conformance.concurrent import ConcurrentConformance
 from offsetkeeper.testing.conformance.histories import HistoryConformance
 from offsetkeeper.testing.conformance.medium import THOROUGH, ledger_of
 from offsetkeeper.testing.conformance.transactions import TransactionConformance
@@ -73,7 +74,7 @@ def rewind(snapshot: Snapshot, offsets: dict[TopicPartition, int]) -> Change:
     return rules.decide(snapshot, rules.Rewind(positions, force=True), rules.Author("me", "me", 0, "id"))
 
 
-class StoreConformance(AnswerConformance):
+class StoreConformance(AnswerConformance, ConcurrentConformance):
     """For every store that can be written and fences."""
 
     def test_its_abilities_are_what_it_declares(self, store: Store) -> None:
