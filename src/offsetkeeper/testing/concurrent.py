@@ -19,6 +19,7 @@ from multiprocessing.synchronize import Barrier
 from typing import NamedTuple
 
 from offsetkeeper.core import rules
+from offsetkeeper.core.environment import wait
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
@@ -30,6 +31,8 @@ from offsetkeeper.testing.rivals import Opener, rival
 PARTITIONS = (TopicPartition("rivals", 0), TopicPartition("rivals", 1))
 THREADS = 2  # of each process, which share a store
 _SHORT, _LONG, _LONG_EVERY = 6, 40, 8  # calls of a client; long ones outlive what stores prune and write again
+_PATIENCE = 5  # tries for each call that a client is to make, as the store may be away
+_AWAY_S = 0.05
 _LIMIT_S = 240.0
 Histories = list[list[Call]]
 
@@ -77,6 +80,7 @@ class _Client:
         try:
             found = self._store.load(self._seen.group)
         except StoreUnavailable:
+            wait(_AWAY_S)
             return
         self._seen = found
         self._note(sent, Answer.DONE, value_of(found))
@@ -90,6 +94,7 @@ class _Client:
             else:
                 self._store.apply(change)
         except StoreUnavailable:
+            wait(_AWAY_S)
             return
         except OutcomeUnknown:
             answer = Answer.UNKNOWN
@@ -133,8 +138,9 @@ def clients(store: Store, plan: Plan, process: int, start: Barrier) -> Histories
             asks = _Client(store, plan.group(number), name, chance)
             steps = _SHORT if shared.randrange(_LONG_EVERY) else _LONG
             start.wait(_LIMIT_S)
-            for _ in range(steps):
-                asks.step()
+            for _ in range(steps * _PATIENCE):
+                if len(asks.calls) < steps:
+                    asks.step()
             found.append(asks.calls)
         return found
 

@@ -69,7 +69,7 @@ class Register(Medium):
             answers, done = answers + counted(found), done + disturbed
         figures: dict[str, Any] = {"test": type(self).__name__, "histories": histories, "faults": dict(done)}
         print(json.dumps({**figures, "answers": dict(answers), "seconds": round(time.monotonic() - began)}))  # noqa: T201 - for `make histories`
-        assert answers["done"] > histories
+        assert answers["done"] > (0 if acts else histories)
 
 
 class ConcurrentConformance(Register):
@@ -79,7 +79,7 @@ class ConcurrentConformance(Register):
         histories: how many are tried, unless the environment says it; fewer where a call is slow.
     """
 
-    histories: ClassVar[int] = 15
+    histories: ClassVar[int] = 10
 
     def test_concurrent_clients_are_answered_as_by_one_register(self, url: str) -> None:
         """See `concurrent`: threads and processes, stale changes, and some that are sent again."""
