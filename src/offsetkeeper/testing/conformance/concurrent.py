@@ -8,13 +8,14 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from typing import Any, ClassVar
 
 import pytest
 
 from offsetkeeper.core.environment import wait
+from offsetkeeper.core.store import Store
 from offsetkeeper.testing.concurrent import Plan, counted, disturbing, run_clients, violations
 from offsetkeeper.testing.conformance.histories import HistoryConformance
 from offsetkeeper.testing.conformance.medium import Medium, with_setting
@@ -27,6 +28,7 @@ WANTED = "OFFSETKEEPER_HISTORIES"
 WANTED_DISTURBED = "OFFSETKEEPER_DISTURBED"
 """The same for histories with faults."""
 _ARMED_S, _STALLED_S, _AWAY_S = 1.0, 0.7, 0.1
+_LOOKED_AT = 3  # every third group: some stores are asked for all groups each time
 _AT_ONCE = 100  # histories of clients that are started together
 _ENTRIES = 20  # kept of each group, so that old ones are deleted in long histories
 
@@ -67,11 +69,20 @@ class Register(Medium):
                 found = run_clients(self.opener(), asked, plan)
             with closing(self.opener()(looked)) as store:
                 wrong = list(violations(store, plan, found))
+                wrong += [] if acts else self._unpublished(store, plan, url)
             assert not wrong, "\n".join(wrong[:3])
             answers, done = answers + counted(found), done + disturbed
         figures: dict[str, Any] = {"test": type(self).__name__, "histories": histories, "faults": dict(done)}
         print(json.dumps({**figures, "answers": dict(answers), "seconds": round(time.monotonic() - began)}))  # noqa: T201 - for `make histories`
         assert answers["done"] > (0 if acts else histories)
+
+    def _unpublished(self, store: Store, plan: Plan, url: str) -> Iterator[str]:
+        """Yield where other programs see other offsets than the ledger has, though all is at rest; of some groups."""
+        for group in {plan.group(number) for number in range(0, plan.histories, _LOOKED_AT)}:
+            ledger = {tp: at.offset for tp, at in store.load(group).positions.items()}
+            seen = self.read_positions(url, group)
+            if not seen or seen.items() - ledger.items():
+                yield f"other programs see {seen} of {group}, and the ledger has {ledger}"
 
 
 class ConcurrentConformance(Register):
