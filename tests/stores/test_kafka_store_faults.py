@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import secrets
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
 
 import pytest
+from confluent_kafka import KafkaException
 
+from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import Position
+from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.testing.conformance import FaultConformance, Stage
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.proxy import Cut, TcpProxy
-from offsetkeeper.testing.rivals import PARTITION
+from offsetkeeper.testing.rivals import PARTITION, rival
 from offsetkeeper.testing.server import Server
 from stores.kafka_media import KafkaMedium
 
@@ -62,3 +70,44 @@ class TestKafkaFaults(KafkaMedium, FaultConformance):
         """By the store, with a client made anew: the old one may not come back."""
         with proxy.cut(cut, read):
             assert ledger.store.load(ledger.group).positions == {PARTITION: Position(0)}
+
+
+ASKERS, SECONDS = 12, 20.0
+
+
+def ask_for_members(pipe: Connection, url: str) -> None:
+    """Ask again and again for the consumers of a group, in several threads, and say how often that was answered."""
+    until = time.monotonic() + SECONDS
+
+    def ask(_: int) -> int:
+        clients, answers = Clients(read_url(url, ("timeout",), own=None)), 0
+        while time.monotonic() < until:
+            with suppress(KafkaException):
+                clients.has_members("a-group", PARTITION.topic)
+                answers += 1
+        return answers
+
+    with ThreadPoolExecutor(ASKERS) as pool:
+        pipe.send(sum(pool.map(ask, range(ASKERS))))
+
+
+def test_a_process_outlives_connections_that_break_while_it_asks_for_the_consumers_of_a_group(
+    broker: KafkaServer,
+) -> None:
+    """Where a coordinator is asked to describe a group, the client library ends the process by an assertion."""
+    over = threading.Event()
+    with broker.proxy() as proxy, ThreadPoolExecutor(1) as pool:
+
+        def break_connections() -> None:
+            while not over.wait(0.07):
+                proxy.refuse()
+                over.wait(0.03)
+                proxy.heal()
+
+        with rival(ask_for_members, f"kafka://{proxy.address}?timeout=2") as asker:
+            breaking = pool.submit(break_connections)
+            try:
+                assert asker.hear() > 0
+            finally:
+                over.set()
+            breaking.result(30)

@@ -112,14 +112,15 @@ def test_a_ledger_too_large_for_a_message_is_refused_before_anything_is_written(
     assert shown() == {part: 5}
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_with_consumers_in_it_is_refused(
-    kafka_server: KafkaServer, open_one: Opener, group: str, part: TopicPartition
+    kafka_server: KafkaServer, open_one: Opener, group: str, part: TopicPartition, protocol: str
 ) -> None:
-    consumer = Consumer({"bootstrap.servers": kafka_server.bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": kafka_server.bootstrap, "group.id": group, "group.protocol": protocol})
     consumer.subscribe([part.topic])
     try:
         wait_until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer has joined", 30)
-        with pytest.raises(Refused, match=f"1 consumers are in Kafka's group '{group}'"):
+        with pytest.raises(Refused, match=f"consumers are in Kafka's group '{group}'"):
             open_one().apply(rewind(Snapshot(group), {part: 5}))
     finally:
         consumer.close()

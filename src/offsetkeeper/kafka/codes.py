@@ -202,7 +202,6 @@ CERTIFICATE = "the certificate of "
 """How the text of a report begins that says why a broker's certificate is not accepted."""
 TOPIC_EXISTS = "TOPIC_ALREADY_EXISTS"
 TOO_FEW_BROKERS = "INVALID_REPLICATION_FACTOR"
-NO_SUCH_GROUP = "GROUP_ID_NOT_FOUND"
 FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 """Another producer has taken the transactional id, or the broker has ended a transaction that took too long."""
 PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})

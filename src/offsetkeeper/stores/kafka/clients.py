@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import unquote
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
 
 from offsetkeeper.clients.pool import Lost
@@ -19,7 +19,7 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable, TokenUnavailable
 from offsetkeeper.kafka.clients import open_client, redact, timed_out
-from offsetkeeper.kafka.codes import CERTIFICATE, NO_SUCH_GROUP, TOO_FEW_BROKERS, TOPIC_EXISTS, judge
+from offsetkeeper.kafka.codes import CERTIFICATE, TOO_FEW_BROKERS, TOPIC_EXISTS, judge
 from offsetkeeper.kafka.consumers import Consumers, named, not_accepted
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.own_settings import check_own
@@ -29,6 +29,7 @@ from offsetkeeper.kafka.trusted import refuse_code
 
 T = TypeVar("T")
 _SHORTEST = 0.5  # the least seconds for one try of several
+_WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
 _OURS = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
     r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
@@ -77,19 +78,16 @@ class Clients:
 
     def groups(self) -> list[str]:
         """Return the names of all consumer groups of the cluster."""
-        found = self._ask(lambda admin, seconds: admin.list_consumer_groups(request_timeout=seconds))
-        return [group.group_id for group in found.valid]
+        return [group.group_id for group in self._groups()]
 
-    def members(self, group: str, topic: str) -> int:
-        """Return the number of consumers in the group; `topic` is a topic that may be described."""
+    def has_members(self, group: str, topic: str) -> bool:
+        """Return whether consumers are in the group; `topic` is a topic that may be described.
+
+        All groups are listed. To describe one, librdkafka 2.16 asks its coordinator, and ends the process by an
+        assertion (`eonce->refcnt > 0`) if the connection breaks just then.
+        """
         self.consumers.offsets(group, [TopicPartition(topic, 0)])  # afterwards the group has a coordinator
-        try:
-            found = self._ask(lambda admin, seconds: admin.describe_consumer_groups([group], request_timeout=seconds))
-        except KafkaException as error:
-            if error.args[0].name() == NO_SUCH_GROUP:
-                return 0
-            raise
-        return len(found.members)
+        return any(each.group_id == group and _is_active(each) for each in self._groups())
 
     def create_topic(self, topic: str, config: Mapping[str, str]) -> None:
         """Create a topic with one partition, if it does not exist, and return when it is known.
@@ -101,6 +99,10 @@ class Clients:
             least = {"min.insync.replicas": str(max(1, replicas - 1))}
             if self._created(NewTopic(topic, 1, replicas, config={**config, **least}), last=replicas == 1):
                 return
+
+    def _groups(self) -> Sequence[Any]:
+        found = self._ask(lambda admin, seconds: admin.list_consumer_groups(request_timeout=seconds))
+        return cast("Sequence[Any]", found.valid)
 
     def describe(self, topic: str) -> KafkaFacts:
         """Return the facts about a topic with one partition, if it exists, and about the live brokers."""
@@ -205,6 +207,12 @@ class Clients:
             raise SettingsError(f"{self._address}: {error}") from None
         except TokenUnavailable as error:  # the request was not sent
             raise StoreUnavailable(f"{self._address}: {error}") from None
+
+
+def _is_active(group: Any) -> bool:
+    """Return whether a listed group has members. The library does not know each state of the newer protocol."""
+    unknown = group.state is ConsumerGroupState.UNKNOWN
+    return group.type is ConsumerGroupType.CONSUMER if unknown else group.state not in _WITHOUT_MEMBERS
 
 
 def _passes(error: Exception) -> bool:

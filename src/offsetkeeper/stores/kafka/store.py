@@ -311,9 +311,9 @@ class KafkaStore(BaseStore):
         known = self._seen[group].snapshot
         others = self._others_name(group) if not known.version else ""
         for name in filter(can_be_asked, filter(None, (self._name(group), others))):
-            if members := self._clients.members(name, self._topic):
+            if self._clients.has_members(name, self._topic):
                 raise Refused(
-                    f"nothing was written: {members} consumers are in Kafka's group {name!r} and commit its offsets. "
+                    f"nothing was written: consumers are in Kafka's group {name!r} and commit its offsets. "
                     "Stop them, or give this run another group"
                 )
         if not self._exists():
