@@ -28,7 +28,7 @@ WANTED = "OFFSETKEEPER_HISTORIES"
 WANTED_DISTURBED = "OFFSETKEEPER_DISTURBED"
 """The same for histories with faults."""
 _ARMED_S, _STALLED_S, _AWAY_S = 1.0, 0.7, 0.1
-_LOOKED_AT = 3  # every third group: some stores are asked for all groups each time
+_EVERY_THIRD = 3  # group is read as other programs do: some stores are asked for all groups each time
 _AT_ONCE = 100  # histories of clients that are started together
 _ENTRIES = 20  # kept of each group, so that old ones are deleted in long histories
 
@@ -78,7 +78,7 @@ class Register(Medium):
 
     def _unpublished(self, store: Store, plan: Plan, url: str) -> Iterator[str]:
         """Yield where other programs see other offsets than the ledger has, though all is at rest; of some groups."""
-        for group in {plan.group(number) for number in range(0, plan.histories, _LOOKED_AT)}:
+        for group in {plan.group(number) for number in range(0, plan.histories, _EVERY_THIRD)}:
             ledger = {tp: at.offset for tp, at in store.load(group).positions.items()}
             seen = self.read_positions(url, group)
             if not seen or seen.items() - ledger.items():
