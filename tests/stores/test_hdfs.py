@@ -36,7 +36,7 @@ class TestHDFS(FilesMedium, StoreConformance, HistoryConformance, DurableConform
     requests = ((b"op=CREATE", Stage.PREPARES), (b"op=RENAME", Stage.DECIDES), (b"op=GETFILESTATUS", Stage.CONFIRMS))
     reads = (b"op=LISTSTATUS", b"op=GETFILESTATUS", b"op=OPEN")
     outages = (killed,)
-    deaths, examples = 1, 4  # it takes its time
+    deaths, examples, calm_s = 1, 4, 0.3  # it takes its time
 
     @pytest.fixture
     def server(self, hdfs_server: HDFSServer) -> HDFSServer:

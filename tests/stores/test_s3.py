@@ -39,7 +39,7 @@ class TestS3(FilesMedium, StoreConformance, HistoryConformance, DurableConforman
     requests = ((b'"change_id"', Stage.DECIDES), (b"HEAD /", Stage.CONFIRMS))
     reads = (b"list-type=2", b"GET /")
     outages = (killed,)
-    examples = 4  # it takes its time
+    examples, calm_s = 4, 0.3  # it takes its time
 
     @pytest.fixture
     def server(self, s3_server: S3Server) -> S3Server:

@@ -209,8 +209,10 @@ def counted(histories: Histories) -> Counter[str]:
 
 
 @contextmanager
-def disturbing(acts: Sequence[Callable[[], object]], seed: str) -> Iterator[Counter[str]]:
+def disturbing(acts: Sequence[Callable[[], object]], seed: str, calm_s: float) -> Iterator[Counter[str]]:
     """Meanwhile, do one of these after the other, by chance; yield how often each was done.
+
+    Up to `calm_s` seconds pass between two of them.
 
     An act ends what it has begun, so that all is well again at the end.
     """
@@ -218,7 +220,7 @@ def disturbing(acts: Sequence[Callable[[], object]], seed: str) -> Iterator[Coun
     over = threading.Event()
 
     def disturb() -> None:
-        while not over.wait(chance.random() * 0.05):
+        while not over.wait(chance.random() * calm_s):
             act = chance.choice(acts)
             act()
             done[act.__name__] += 1

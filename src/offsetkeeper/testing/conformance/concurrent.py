@@ -38,9 +38,11 @@ class Register(Medium):
 
     Attributes:
         processes: in how many processes the clients are.
+        calm_s: the most seconds between two faults: longer where a call is slow, or no client gets anything done.
     """
 
     processes: ClassVar[int] = 2
+    calm_s: ClassVar[float] = 0.05
 
     def part(self, url: str, number: int) -> str:
         """Return the URL for the next hundred histories, where many groups in one place make a store slow."""
@@ -65,7 +67,7 @@ class Register(Medium):
             asked, looked = (
                 self.part(with_setting(each, own) if own else each, number // _AT_ONCE) for each in (url, read or url)
             )
-            with disturbing(acts, plan.seed) if acts else nullcontext(Counter[str]()) as disturbed:
+            with disturbing(acts, plan.seed, self.calm_s) if acts else nullcontext(Counter[str]()) as disturbed:
                 found = run_clients(self.opener(), asked, plan)
             with closing(self.opener()(looked)) as store:
                 wrong = list(violations(store, plan, found))
