@@ -112,6 +112,28 @@ def test_a_ledger_too_large_for_a_message_is_refused_before_anything_is_written(
     assert shown() == {part: 5}
 
 
+def test_what_a_run_that_lives_has_published_is_not_told_as_an_edit(
+    open_one: Opener,
+    group: str,
+    part: TopicPartition,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It commits while another run makes its first change, which is refused."""
+    living, starting = open_one(), open_one()
+    living.apply(rewind(Snapshot(group), {part: 5}))
+    before = starting.load(group)
+
+    def commit_meanwhile(*_: str) -> bool:
+        living.apply(rewind(before, {part: 6}))
+        return False
+
+    monkeypatch.setattr(starting._clients, "has_members", commit_meanwhile)
+    with pytest.raises(VersionConflict):
+        starting.apply(rewind(before, {part: 7}))
+    assert "Another tool has changed them" not in caplog.text
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_with_consumers_in_it_is_refused(
     kafka_server: KafkaServer, open_one: Opener, group: str, part: TopicPartition, protocol: str
