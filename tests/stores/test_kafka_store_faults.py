@@ -38,7 +38,7 @@ class TestKafkaFaults(KafkaMedium, FaultConformance):
 
     requests = ((b"orders/", Stage.SAFE), (PARTITION.topic.encode(), Stage.SAFE))
     reads = (b"",)
-    calm_s, disturbed = 1.0, 3
+    calm_s = 1.0
     hurried = "timeout=3"  # also for what is published after, which comes with the next change where it takes longer
 
     @pytest.fixture

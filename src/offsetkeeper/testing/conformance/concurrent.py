@@ -108,7 +108,7 @@ class DisturbedConformance(ServedMedium, Register):
         disturbed: how many histories are tried with faults, unless the environment says it.
     """
 
-    disturbed: ClassVar[int] = 5
+    disturbed: ClassVar[int] = 3
 
     # Python leaves the socket of a connection that is reset before its TLS begins to the garbage collector.
     @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
