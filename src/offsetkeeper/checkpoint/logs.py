@@ -254,6 +254,11 @@ class BatchLog(Logs):
         return {tp: offset for tp, offset in found.items() if tp.topic in self.topics} or self.began
 
 
+def _watermark(log: OffsetLog) -> int | None:
+    found = log.metadata.get("batchWatermarkMs")
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def no_checkpoint(folder: Folder) -> Refused:
     """Return the error for a folder without the files of a checkpoint.
 

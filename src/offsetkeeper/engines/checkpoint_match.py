@@ -49,6 +49,7 @@ _NOT_COUNTED = (
 )
 
 
+_LONGEST_S = 1e9
 _SOURCES = re.compile(r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\] sources")
 
 

@@ -13,6 +13,7 @@ from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.core.urls import shown_location
+from offsetkeeper.engines import rebuild
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch, sources_changed
