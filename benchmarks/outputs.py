@@ -1,6 +1,6 @@
 """How long a batch takes into each output, exactly once, beside what people use there without any guarantee.
 
-    python benchmarks/outputs.py --rows 200000 --runs 5 [--checks] [topic files delta table mysql]
+    python benchmarks/outputs.py --rows 200000 --runs 5 [--checks] [topic files delta iceberg table mysql]
 
 The rows are the same cached frame of about 100 bytes each for all. The ways of an output take turns, after rounds that
 do not count, and the rows are counted at the end. Seconds of CPU are those of driver, JVM and Python workers, without
@@ -29,6 +29,7 @@ import psycopg
 import pyarrow as pa
 import pymysql
 from deltalake import DeltaTable as Lake
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import errors
@@ -38,9 +39,10 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.sinks import DeltaTable, Files, Sink, Table, Topic, few, limits
+from offsetkeeper.sinks import DeltaTable, Files, IcebergTable, Sink, Table, Topic, few, limits
 from offsetkeeper.sinks.delta import task as delta_task
 from offsetkeeper.sinks.files import values
+from offsetkeeper.sinks.iceberg import task as iceberg_task
 from offsetkeeper.sinks.mysql import task as mysql_task
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.postgresql import task
@@ -180,6 +182,30 @@ def delta(spark: SparkSession, rows: int) -> Ways:
             return {**there, ours: Lake(ours).to_pyarrow_dataset().count_rows()}
 
         yield ways, 0, counted
+
+
+@contextmanager
+def iceberg(spark: SparkSession, rows: int) -> Ways:
+    """A local Iceberg table, with its catalog in SQLite."""
+    frame, numbers = orders(spark, rows), count(1)
+    columns = {"id": pa.int64(), "name": pa.string(), "amount": pa.float64(), "note": pa.string()}
+    schema = pa.schema([*columns.items(), ("ts", pa.timestamp("us", "UTC"))])
+    with tempfile.TemporaryDirectory() as folder:
+        plain, about = f"{folder}/plain", {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder}
+        with SqlCatalog("lake", **about) as catalog:
+            catalog.create_namespace("shop")
+            tables = [catalog.create_table(f"shop.{name}", schema) for name in ("ours", "driver")]
+            ways = {
+                "write.parquet": lambda: frame.write.parquet(f"{plain}/batch={next(numbers)}"),
+                "pyiceberg, on the driver": lambda: tables[1].append(frame.toArrow().select(schema.names)),
+                "IcebergTable": by_mark(frame, IcebergTable("shop.ours", catalog="lake", properties=about)),
+            }
+
+            def counted() -> dict[str, int]:
+                there = {plain: spark.read.parquet(plain).count()} if Path(plain).exists() else {}
+                return {**there, **{"/".join(each.name()): each.refresh().scan().count() for each in tables}}
+
+            yield ways, 0, counted
 
 
 @contextmanager
@@ -323,6 +349,7 @@ OURS: Mapping[str, tuple[str, Any, str, Any]] = {
     "topic": ("Topic", topic_task, "check", unchecked_rows),
     "files": ("Files", values, "checked", unchecked_frame),
     "delta": ("DeltaTable", delta_task, "check", unchecked_rows),
+    "iceberg": ("IcebergTable", iceberg_task, "check", unchecked_rows),
     "table": ("Table elsewhere", task, "check", unchecked_rows),
     "mysql": ("Table elsewhere", mysql_task, "check", unchecked_rows),
 }
@@ -345,7 +372,7 @@ def of_checks(output: str, ways: Mapping[str, Way]) -> Mapping[str, Way]:
     return {f"{name}, unchecked": partial(write, instead), name: partial(write, usual)}
 
 
-TARGETS = {each.__name__: each for each in (topic, files, delta, table, mysql)}
+TARGETS = {each.__name__: each for each in (topic, files, delta, iceberg, table, mysql)}
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 FURTHER = (
     ("sqlite", "table", 3),
     ("postgresql", "table", 1),
-    *(("sqlite", sink, 3) for sink in ("topic", "files", "delta")),
+    *(("sqlite", sink, 3) for sink in ("topic", "files", "delta", "iceberg")),
 )
 
 

@@ -157,7 +157,7 @@ def test_delta() -> None:
 
 def test_iceberg() -> None:
     columns = iceberg.columns_of(Schema(*(NestedField(n, str(kind), kind) for n, kind in enumerate(ICEBERG, 1))))
-    check("Iceberg", table(columns, misfit, lambda _, column: iceberg.limits_of(column)))
+    check("Iceberg", table(columns, misfit, lambda _, column: iceberg.limits_of(column, ())))
 
 
 def test_cassandra() -> None:

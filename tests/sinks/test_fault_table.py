@@ -46,7 +46,7 @@ TESTS = {
         "Topic": "sinks/test_topic_faults.py::test_a_broker_that_dies_and_comes_back_leaves_the_batch_once",
         "Files": "sinks/test_files.py::test_a_rename_that_failed_is_told_for_what_it_is",
         "DeltaTable": "sinks/test_delta_landing.py::test_a_commit_that_fails_on_a_path_wrote_nothing",
-        "IcebergTable": "sinks/test_iceberg_landing.py::test_a_commit_of_which_nothing_can_be_found_out_is_unknown",
+        "IcebergTable": "sinks/test_iceberg_landing.py::test_a_commit_of_which_nothing_can_be_found_out_is",
         "Cassandra": "sinks/test_cassandra_faults.py::test_a_server_killed_between_rows_and_mark_is_not_committed_to",
     },
     "the answer to a landing is lost": {
@@ -56,7 +56,7 @@ TESTS = {
         "Topic": "sinks/test_topic_faults.py::test_a_commit_whose_answer_is_lost_is_told_as_unknown",
         "Files": "sinks/test_files.py::test_a_rename_that_was_done_though_an_error_was_told_is_looked_up",
         "DeltaTable": "sinks/test_delta_landing.py::test_an_answer_that_is_lost_is_looked_up",
-        "IcebergTable": "sinks/test_iceberg_landing.py::test_an_answer_that_is_lost_is_looked_up",
+        "IcebergTable": "sinks/test_iceberg_landing.py::test_an_answer_that_is_lost_is_looked_up_in_iceberg",
         "Cassandra": "sinks/test_cassandra_faults.py::test_a_mark_that_is_cut_off_is_unknown_and_then_looked_up",
     },
     "the server or the driver is killed while batches land": dict.fromkeys(
@@ -70,7 +70,7 @@ TESTS = {
         "SQLite": "sinks/test_table_sqlite_marks.py::test_a_table_that_changes_between_batches_is",
         "Files": "sinks/test_files.py::test_a_schema_that_another_run_has_changed_since_it_was_staged_is_refused",
         "DeltaTable": "sinks/test_delta_frames.py::test_a_table_that_is_altered_between_batches_is_noticed",
-        "IcebergTable": "sinks/test_iceberg_frames.py::test_a_table_that_is_altered_between_batches_is_noticed",
+        "IcebergTable": "sinks/test_iceberg_frames.py::test_a_table_that_is_altered_between_batches_is",
         "Cassandra": "sinks/test_cassandra.py::test_a_table_may_change_between_batches",
     },
     "the target is deleted and made again": {

@@ -48,3 +48,13 @@ class TestPostgreSQL(TestSQLite):
     def lake(self, tmp_path: Path, database: str) -> None:
         """Each test has a catalog of its own."""
         self.shop = Lake.made(tmp_path, database.replace("postgresql://", "postgresql+psycopg://", 1))
+
+
+class TestUpsert(TestSQLite):
+    """`mode="upsert"`, by the whole row: the driver writes files anew."""
+
+    histories = 1
+
+    def open(self, name: str) -> IcebergTable:
+        """Return the sink."""
+        return self.shop.sink(name, mode="upsert", key=SCHEMA.names)

@@ -86,7 +86,7 @@ def by_duckdb(lake: Lake, query: str, name: str = "orders") -> list[Any]:
         return connection.execute(query.format(rows=rows)).fetchall()
 
 
-def test_values_come_back_as_they_were(spark: SparkSession, lake: Lake) -> None:
+def test_values_come_back_as_they_were_in_iceberg(spark: SparkSession, lake: Lake) -> None:
     """To pyiceberg and to DuckDB."""
     lake.create("orders", TYPES)
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
@@ -112,7 +112,7 @@ def test_values_come_back_as_they_were(spark: SparkSession, lake: Lake) -> None:
     assert list(other) == utc
 
 
-def test_a_narrower_number_is_taken_and_a_column_that_may_be_null_may_be_left_out(
+def test_a_narrower_number_is_taken_and_a_column_that_may_be_null_may_be_left_out_in_iceberg(
     spark: SparkSession, lake: Lake
 ) -> None:
     lake.create("orders", ORDER)
@@ -136,7 +136,9 @@ def test_a_narrower_number_is_taken_and_a_column_that_may_be_null_may_be_left_ou
         ("select 1L as id, cast(X'ff' as string) as name", r"column name \(string\) has a text that is not UTF-8"),
     ],
 )
-def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, lake: Lake, query: str, told: str) -> None:
+def test_a_frame_that_does_not_fit_is_refused_in_iceberg(
+    spark: SparkSession, lake: Lake, query: str, told: str
+) -> None:
     """By its column; nothing is written."""
     lake.create("orders", ORDER)
     with pytest.raises(SinkMismatch, match=told):
@@ -144,7 +146,7 @@ def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, lake: Lake, q
     assert not list(lake.folder.rglob("*.parquet"))
 
 
-def test_a_table_that_is_altered_between_batches_is_noticed(spark: SparkSession, lake: Lake) -> None:
+def test_a_table_that_is_altered_between_batches_is_noticed_in_iceberg(spark: SparkSession, lake: Lake) -> None:
     lake.create("orders", ORDER)
     write(spark, lake, "select 1L as id")
     with lake.catalog() as catalog, catalog.load_table("shop.orders").update_schema() as change:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,8 @@ from offsetkeeper.sinks.iceberg import commit, landing, task
 from offsetkeeper.sinks.iceberg.catalog import RELEASE
 from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.once import Once
-from offsetkeeper.testing.conformance.landers import batch_of
+from offsetkeeper.testing.conformance.landers import batch_of, records
+from sinks import iceberg_kills
 from sinks.icebergs import Lake
 
 GROUP = MarkKey("billing", "")
@@ -68,7 +72,7 @@ def mark(sequence: int, *, void: bool = False) -> OutputMark:
     return OutputMark.of(batch_of(sequence), void=void)
 
 
-def theirs(lake: Lake, *ids: int) -> None:
+def theirs(lake: Lake, *ids: int | None) -> None:
     """Append rows as another program does."""
     with lake.catalog() as catalog:
         catalog.load_table("shop.orders").append(pa.table({"id": ids, "name": ["theirs"] * len(ids)}, ROWS))
@@ -85,11 +89,19 @@ def void(way: Lander, seen: Any, _: Lake) -> str | None:
     return way.land(GROUP, seen, mark(1, void=True), None)
 
 
-CHANGES = pytest.mark.parametrize("change", [append, void])
+def upsert(_: Lander, seen: Any, lake: Lake) -> str | None:
+    """Replace row 7, and add another one."""
+    way = lake.lander("orders", mode="upsert", key=["id"])
+    return way.land(GROUP, seen, mark(1), staged(lake, "upserted", 2, 7))
+
+
+CHANGES = pytest.mark.parametrize("change", [append, void, upsert])
 
 
 @CHANGES
-def test_all_that_a_commit_adds_is_on_the_disk(lake: Lake, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+def test_all_that_a_commit_adds_is_on_the_disk_in_iceberg(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
     """Also the manifests and the metadata, which pyiceberg writes: it does not wait for them."""
     found: set[str] = set()
     fsync = os.fsync
@@ -102,12 +114,12 @@ def test_all_that_a_commit_adds_is_on_the_disk(lake: Lake, monkeypatch: pytest.M
     before = {*Path(lake.folder).rglob("*")}
     change(lake.lander("orders"), lake.lander("orders").seen(GROUP), lake)
     made = {each for each in Path(lake.folder, "warehouse").rglob("*") if each.is_file() and each not in before}
-    assert len(made) == (4 if change is append else 2)
+    assert len(made) == (2 if change is void else 4)
     assert {*map(str, made)} <= found
 
 
-@pytest.mark.parametrize("second", [append, void])
-@pytest.mark.parametrize("first", [append, void])
+@pytest.mark.parametrize("second", [append, void, upsert])
+@pytest.mark.parametrize("first", [append, void, upsert])
 def test_of_two_looks_at_one_snapshot_the_second_lands_nothing(lake: Lake, first: Change, second: Change) -> None:
     """Nor does either of them when it is used again: pyiceberg's own transaction would land the rows again."""
     way = lake.lander("orders")
@@ -180,13 +192,19 @@ def test_others_who_change_the_table_meanwhile_hold_nothing_up(
     seen = way.seen(GROUP)
     others(lake)
     target = change(way, seen, lake)
-    assert lake.rows("orders") == [*([(1, "appended")] if change is append else []), *OTHERS[others]]
+    ours: dict[Change, list[tuple[int, str]]] = {
+        append: [(1, "appended")],
+        void: [],
+        upsert: [(2, "upserted"), (7, "upserted")],
+    }
+    left = [row for row in OTHERS[others] if change is not upsert or row[0] != 7]
+    assert lake.rows("orders") == sorted([*ours[change], *left])
     after = lake.lander("orders").seen(GROUP)
     assert after.mark == mark(1, void=change is void)
     assert way.lost(Landed(1, target or ""), after) == ""
 
 
-def test_a_table_that_changes_with_each_try_is_given_up(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_changes_with_each_try_is_given_up_in_iceberg(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing is left of the tries."""
     send = commit.Commit.send
 
@@ -205,7 +223,9 @@ def test_a_table_that_changes_with_each_try_is_given_up(lake: Lake, monkeypatch:
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_an_answer_that_is_lost_is_looked_up(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, landed: bool) -> None:
+def test_an_answer_that_is_lost_is_looked_up_in_iceberg(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, landed: bool
+) -> None:
     """As of a database that was restarted: the commit is there, or it may come later."""
     real = SqlCatalog.commit_table
 
@@ -249,7 +269,9 @@ def test_a_commit_that_comes_late_does_not_land_a_batch_that_was_dropped(
     assert lake.rows("orders") == [(7, "theirs")]
 
 
-def test_a_commit_of_which_nothing_can_be_found_out_is_unknown(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_of_which_nothing_can_be_found_out_is_unknown_in_iceberg(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The catalog is away, and comes back."""
     way = lake.lander("orders")
     seen, files = way.seen(GROUP), staged(lake, "mine", 1)
@@ -270,7 +292,7 @@ def test_a_commit_of_which_nothing_can_be_found_out_is_unknown(lake: Lake, monke
 
 
 @pytest.mark.parametrize("altered", ["column", "made again"])
-def test_a_table_that_is_altered_while_rows_are_staged_gets_none_of_them(lake: Lake, altered: str) -> None:
+def test_a_table_that_is_altered_while_rows_are_staged_gets_none_of_them_in_iceberg(lake: Lake, altered: str) -> None:
     way, files = lake.lander("orders"), staged(lake, "mine", 1)
     seen = way.seen(GROUP)
     with lake.catalog() as catalog:
@@ -379,7 +401,43 @@ def test_a_snapshot_says_of_which_offsets_it_is(lake: Lake) -> None:
     ]
 
 
-def test_a_task_that_fails_leaves_no_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upsert_writes_only_files_with_its_keys_anew(lake: Lake) -> None:
+    """In one snapshot; a key that is there twice is replaced, and a row without a key is kept."""
+    for ids in ((7, 8), (7, 9), (100, 101), (None, 10)):
+        theirs(lake, *ids)
+    before = {file.file_path for each in [lake.table("orders")] for file in files_of(each)}
+    way = lake.lander("orders")
+    upsert(way, way.seen(GROUP), lake)
+    kept = [(8, "theirs"), (9, "theirs"), (10, "theirs"), (100, "theirs"), (101, "theirs")]
+    assert lake.rows("orders") == [(None, "theirs"), (2, "upserted"), (7, "upserted"), *kept]
+    table = lake.table("orders")
+    assert len({file.file_path for file in files_of(table)} & before) == 2
+    assert len(table.snapshots()) == 5
+
+
+def test_an_upsert_that_has_failed_leaves_no_file_of_the_driver(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs(lake, 7, 8)
+    send = commit.Commit.send
+
+    def late(self: commit.Commit) -> str:
+        theirs(lake, 9)
+        return send(self)
+
+    way = lake.lander("orders")
+    seen = way.seen(GROUP)
+    monkeypatch.setattr(commit.Commit, "send", late)
+    monkeypatch.setattr(landing, "_TRIES", 2)
+    with pytest.raises(SinkError, match="other writers keep changing"):
+        upsert(way, seen, lake)
+    assert len([*lake.folder.rglob("*.parquet")]) == 4  # three of theirs, and the one that was staged
+
+
+def files_of(table: Any) -> list[Any]:
+    """Return the files of the current snapshot."""
+    return [each.file for each in table.scan().plan_files()]
+
+
+def test_a_task_that_fails_leaves_no_file_in_iceberg(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it has written some."""
     monkeypatch.setattr(task, "_FILE_BYTES", 1)
     good = pa.record_batch({"id": pa.array([1], pa.int64()), "name": ["x"]})
@@ -422,3 +480,17 @@ def test_old_metadata_is_deleted_where_the_table_says_so(lake: Lake) -> None:
     for number in range(1, 6):
         way.land(GROUP, way.seen(GROUP), mark(number, void=True), None)
     assert len([*lake.folder.rglob("short/metadata/*.json")]) == 3
+
+
+@pytest.mark.parametrize("kills", [30, pytest.param(1_000, marks=pytest.mark.soak)])
+def test_drivers_that_are_killed_while_they_land_leave_each_batch_once(tmp_path: Path, kills: int) -> None:
+    """Without Spark, so that many fit into a second."""
+    lake = Lake.made(tmp_path / "lake")
+    settings = {"write.metadata.delete-after-commit.enabled": "true", "commit.manifest-merge.enabled": "true"}
+    lake.create("orders", iceberg_kills.SCHEMA, properties=settings)
+    environment = os.environ | {"PYTHONPATH": ":".join(each for each in sys.path if each)}
+    command = [sys.executable, iceberg_kills.__file__, str(lake.folder), str(kills)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3_000, check=True)
+    last = int(done.stdout)
+    assert last > kills // 50
+    assert Counter(lake.rows("orders")) == Counter(row for n in range(1, last + 1) for row in records(batch_of(n)))

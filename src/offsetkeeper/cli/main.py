@@ -61,6 +61,7 @@ class DemoSink(StrEnum):
     TOPIC = "topic"
     FILES = "files"
     DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 @app.command()
@@ -70,7 +71,7 @@ def demo(
     sink: Annotated[
         DemoSink,
         typer.Option(
-            help="The output for the orders: a table in the store's database, a topic, files, or a Delta table."
+            help="The output for the orders: a table in the store's database, a topic, files, a Delta or Iceberg table."
         ),
     ] = DemoSink.TABLE,
     kills: Annotated[int, typer.Option(min=0, max=100, help="How many times a Spark driver is killed.")] = 5,

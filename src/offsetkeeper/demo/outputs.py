@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from offsetkeeper.sinks import Sink
 
 _TOPIC = "orders.out"
+_CATALOG, _NAMESPACE = "lake", "shop"
 _PARTITIONS = 3
 
 
@@ -151,6 +153,36 @@ def _read_delta(folder: str) -> Iterable[Order]:
     return [Order(**row) for row in DeltaTable(folder).to_pyarrow_table(columns=list(Order._fields)).to_pylist()]
 
 
+def _lake(folder: str) -> dict[str, str]:
+    """Return the properties of a catalog of Iceberg in a folder."""
+    return {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+
+
+def _make_iceberg(folder: str) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 - as above
+
+    Path(folder).mkdir()
+    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.string())
+    with SqlCatalog(_CATALOG, **_lake(folder)) as catalog:
+        catalog.create_namespace(_NAMESPACE)
+        catalog.create_table((_NAMESPACE, orders.TABLE), pa.schema(list(zip(Order._fields, kinds, strict=True))))
+
+
+def _open_iceberg(folder: str) -> Sink:
+    from offsetkeeper.sinks import IcebergTable  # noqa: PLC0415 - as above
+
+    return IcebergTable(f"{_NAMESPACE}.{orders.TABLE}", catalog=_CATALOG, properties=_lake(folder))
+
+
+def _read_iceberg(folder: str) -> Iterable[Order]:
+    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 - as above
+
+    with SqlCatalog(_CATALOG, **_lake(folder)) as catalog:
+        found = catalog.load_table((_NAMESPACE, orders.TABLE)).scan(selected_fields=Order._fields).to_arrow()
+    return [Order(**row) for row in found.to_pylist()]
+
+
 OUTPUTS: Mapping[str, Output] = MappingProxyType(
     {
         "table": Output(lambda store, _brokers, _folder: store, _make_table, _open_table, orders.parse, _read_table),
@@ -159,6 +191,9 @@ OUTPUTS: Mapping[str, Output] = MappingProxyType(
             lambda _store, _brokers, folder: folder, lambda _: None, _open_files, orders.checked, _read_files
         ),
         "delta": Output(lambda _store, _brokers, folder: folder, _make_delta, _open_delta, orders.checked, _read_delta),
+        "iceberg": Output(
+            lambda _store, _brokers, folder: folder, _make_iceberg, _open_iceberg, orders.checked, _read_iceberg
+        ),
     }
 )
 """By name. In a table of the store's own database rows and offsets are one transaction; the others keep a mark."""

@@ -7,7 +7,7 @@ the catalog then adds a snapshot with the files, and changes the mark, which is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.core.urls import is_url, shown_location
 from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.sinks.sink import Lander
-from offsetkeeper.sinks.table import parse_target
+from offsetkeeper.sinks.table import Mode, parse_target
 
 if TYPE_CHECKING:
     from offsetkeeper.sinks.iceberg.landing import IcebergTarget
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 
 class IcebergTable:
-    """Appends each batch to an Iceberg table, completely and once, whichever store keeps the offsets.
+    """Writes each batch into an Iceberg table, completely and once, whichever store keeps the offsets.
 
     The frame's columns go into the columns with the same name. Types are compared before anything is written, and a
     value is never rounded or cut. Columns of the table that may be null may be left out. The table must exist.
@@ -33,9 +33,16 @@ class IcebergTable:
     Executors write the files, so they must reach the table's folder or bucket, and need the driver's release of
     `pyiceberg`. Each batch is one snapshot; its summary has the group, the batch's id, and the offsets.
 
+    With "upsert", the driver then writes the files anew that have rows of the batch's keys, without these rows: it
+    needs memory for the keys and for one such file. A row is replaced as a whole, so the frame must have all columns.
+
     Args:
         table: name of the table with its namespace: `shop.orders`.
         catalog: name of the catalog, as `pyiceberg` knows it. In a catalog of SQL it is a part of each table's key.
+        mode: "append", or "upsert" to replace the rows with the same key. If several rows of a batch have the same key,
+            the last one by topic, partition and offset is used; if the frame lacks these columns, the batch is refused
+            (the table need not have them).
+        key: names of columns whose values identify a row, for "upsert".
         properties: properties of the catalog for `pyiceberg`, such as `uri` and `s3.access-key-id`, beside those in
             its own file of settings. They are never shown.
 
@@ -46,10 +53,18 @@ class IcebergTable:
     worker_modules = ("pyarrow", "pyiceberg")
     any_order = True
 
-    def __init__(self, table: str, *, catalog: str = "default", properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: str = "default",
+        mode: Mode = "append",
+        key: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         if not isinstance(table, str) or not _NAME.fullmatch(table):
             raise SettingsError(f"{table!r} is not the name of a table in a catalog: write 'namespace.table'")
-        self._target = parse_target("table", "append", ())._replace(table=table)
+        self._target = parse_target("table", mode, key)._replace(table=table)
         self._catalog, self._properties = catalog, dict(properties or {})
 
     @property
@@ -64,7 +79,7 @@ class IcebergTable:
         return f"{shown_location(uri) if is_url(uri) else ''} {self._catalog} {self._target.table}"
 
     def __repr__(self) -> str:
-        return f"IcebergTable({self._target.table!r}, catalog={self._catalog!r})"
+        return f"IcebergTable({self._target.table!r}, catalog={self._catalog!r}, mode={self._target.mode!r})"
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """Check that the table exists, and that this sink supports all of its features.

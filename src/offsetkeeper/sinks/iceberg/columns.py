@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -47,9 +47,13 @@ def columns_of(schema: Schema) -> list[LakeColumn]:
     ]
 
 
-def limits_of(column: LakeColumn) -> Limits:
-    """Return what the values of a column must be."""
-    return Limits(column.name, column.type, nullable=not column.required)
+def limits_of(column: LakeColumn, key: Collection[str]) -> Limits:
+    """Return what the values of a column must be; `key` has the names of the columns of an upsert's key."""
+    in_key = column.name in key
+    limits = Limits(column.name, column.type, nullable=not (column.required or in_key))
+    if in_key and isinstance(column.data_type, spark.FloatType | spark.DoubleType):
+        return limits._replace(negative_zero=False, nan=False)
+    return limits
 
 
 def partition_sources(metadata: TableMetadata) -> list[str]:
@@ -60,8 +64,10 @@ def partition_sources(metadata: TableMetadata) -> list[str]:
     return [*dict.fromkeys(name if name in tops else name.partition(".")[0] for name in names)]
 
 
-def demands(metadata: TableMetadata) -> Iterator[str]:
-    """Yield the demands of a table that this writer does not support."""
+def demands(metadata: TableMetadata, key: Collection[str]) -> Iterator[str]:
+    """Yield the demands of a table that this writer does not support; `key` as of `limits_of`."""
+    names = {each.name for each in metadata.schema().fields}
+    yield from (f"it has no column {name}, which is in the key" for name in key if name not in names)
     if metadata.format_version != _FORMAT:
         yield f"its format version is {metadata.format_version}, not {_FORMAT}"
     written = metadata.properties.get("write.format.default", "parquet").lower()

@@ -70,13 +70,19 @@ class Commit:
     """
 
     def __init__(
-        self, table: Table, files: Sequence[DataFile], properties: Mapping[str, str], summary: Mapping[str, str]
+        self,
+        table: Table,
+        files: Sequence[DataFile],
+        replaced: Sequence[DataFile],
+        properties: Mapping[str, str],
+        summary: Mapping[str, str],
     ) -> None:
         """Write the manifests.
 
         Args:
             table: the table, as it was loaded.
-            files: the files of the batch.
+            files: the files that it adds.
+            replaced: the files that it takes out.
             properties: properties of the table to set, such as the mark.
             summary: what the snapshot tells.
         """
@@ -87,9 +93,15 @@ class Commit:
             TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT,
         )
         self._table = table
-        self._producer: Any = update.merge_append() if merges and files else update.fast_append()
+        self._producer: Any
+        if replaced:
+            self._producer = update.overwrite()
+        else:
+            self._producer = update.merge_append() if merges and files else update.fast_append()
         for file in files:
             self._producer.append_data_file(file)
+        for file in replaced:
+            self._producer.delete_data_file(file)
         updates, required = self._producer._commit()  # noqa: SLF001 - the public one tries again by itself
         metadata = table.metadata
         self._required: tuple[TableRequirement, ...] = (

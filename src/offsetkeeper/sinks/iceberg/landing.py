@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,15 +28,16 @@ from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Landed
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
-from offsetkeeper.errors import MarkMoved, OutcomeUnknown, Refused, SinkError
+from offsetkeeper.errors import MarkMoved, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks import limits, synced
 from offsetkeeper.sinks.iceberg import task
 from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, telling, why
 from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, partition_sources
 from offsetkeeper.sinks.iceberg.commit import Commit, SnapshotId
-from offsetkeeper.sinks.lake import misfit, shaped
+from offsetkeeper.sinks.iceberg.upsert import Anew, without_keys
+from offsetkeeper.sinks.lake import LakeColumn, misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen
-from offsetkeeper.sinks.table import Target, match_columns
+from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -103,6 +104,7 @@ class IcebergTarget:
         table = self._writable()
         columns = columns_of(table.schema())
         match_columns(frame.schema.fields, columns, self.target, misfit)
+        self._check_whole(frame.columns, columns)
         sources = partition_sources(table.metadata)
         chosen = [each for each in columns if each.name in {*frame.columns, *sources}]
         rows = shaped(frame, chosen, sources, self.target)
@@ -113,7 +115,8 @@ class IcebergTarget:
         plan = task.FilePlan(
             bare.model_dump_json(),
             pa.schema([schema.field(each.name) for each in chosen]),
-            tuple(map(limits_of, chosen)),
+            tuple(limits_of(each, self.target.key) for each in chosen),
+            str(same_key(self.target, in_order=ordered(frame.schema.fields, self.target))),
         )
         place = task.Place(self.name, table.location(), of_files(table.io.properties), RELEASE)
         try:
@@ -123,8 +126,7 @@ class IcebergTarget:
             if ours is None:
                 raise
             raise ours from error
-        files = [pickle.loads(file) for (file,) in done]  # noqa: S301 - of our own tasks
-        return Staged(Shape.of(table), files, batch.lines())
+        return Staged(Shape.of(table), [pickle.loads(file) for (file,) in done], batch.lines())  # noqa: S301 - of our tasks
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`. The handle is the table, as it was loaded."""
@@ -154,16 +156,19 @@ class IcebergTarget:
         for number in range(_TRIES):
             if staged is not None and Shape.of(seen.handle) != staged.shape:
                 raise SinkError(f"{self.name} was altered or made again while rows were staged; nothing was written")
+            anew = Anew([], [])
             with telling(self.name, self.properties, "{}; nothing was written".format):
-                commit = Commit(
-                    seen.handle, staged.files if staged else [], {key.path: str(mark)}, _summary(key, mark, staged)
-                )
+                if staged is not None and staged.files and self.target.mode == "upsert":
+                    anew = without_keys(seen.handle, staged.files, self.target.key)
+                files = [*(staged.files if staged else []), *anew.new]
+                commit = Commit(seen.handle, files, anew.old, {key.path: str(mark)}, _summary(key, mark, staged))
             try:
                 metadata = commit.send()
             except Exception as error:  # noqa: BLE001 - whatever the error is, the table shows the outcome
                 again = self._after(error, commit, key, seen, mark)
                 if again is None:
                     return str(commit.adds)
+                anew.discard(seen.handle)
                 seen = again
                 environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
             else:
@@ -198,9 +203,18 @@ class IcebergTarget:
         except OSError as error:
             raise OutcomeUnknown(f"{self.name}: {metadata} exists, but may not be durable: {error}") from error
 
+    def _check_whole(self, names: Sequence[str], columns: Sequence[LakeColumn]) -> None:
+        """Check that an upsert has all columns: it replaces rows as a whole."""
+        missing = [each.name for each in columns if each.name not in names]
+        if missing and self.target.mode == "upsert":
+            raise SinkMismatch(
+                f"{self.name}: an upsert replaces whole rows, but the frame lacks {', '.join(missing)}: add them; "
+                "nothing was written"
+            )
+
     def _writable(self) -> Table:
         table = self._load()
-        found = [*demands(table.metadata)]
+        found = [*demands(table.metadata, self.target.key)]
         if found:
             raise Refused(f"{self.name} cannot be written: {'; '.join(found)}")
         return table

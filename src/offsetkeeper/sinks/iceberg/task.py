@@ -24,7 +24,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError, SinkMismatch
-from offsetkeeper.sinks.limits import Limits, check
+from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks
 from offsetkeeper.sinks.synced import sync
 
 RESULT = "file binary"
@@ -75,13 +75,15 @@ class FilePlan(NamedTuple):
     Attributes:
         metadata: the table's metadata without its snapshots, as JSON.
         schema: schema of the rows in the table; the frame's columns have other names, in the same order. Columns of
-            `limits.PLACE` may follow.
+            `limits.PLACE` may follow, and `RANK`.
         limits: what the values of each column must be.
+        same_key: the message for a second row of a key.
     """
 
     metadata: str
     schema: pa.Schema
     limits: tuple[Limits, ...]
+    same_key: str = ""
 
 
 def write_files(place: Place, plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -169,6 +171,8 @@ class _Writing:
             check(batch, self._plan.limits)
         except RowMismatch as error:
             raise RowMismatch(f"{self._place.name}: {error}") from None
+        if RANK in batch.schema.names:
+            check_ranks(batch, self._plan.limits, self._plan.same_key)
         rows = pa.RecordBatch.from_pydict(columns).cast(self._plan.schema)
         for name, array in zip(rows.schema.names, rows.columns, strict=True):
             if _has_odd_years(array):

@@ -1,0 +1,89 @@
+"""Takes the rows of some keys out of an Iceberg table: the files that have them are written anew, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Reference
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.types import DateType, IntegerType, LongType, StringType
+
+from offsetkeeper.sinks.iceberg.task import local
+from offsetkeeper.sinks.synced import sync
+
+_AT_LEAST: Any = GreaterThanOrEqual  # their types say that arguments need names, which they do not take
+_AT_MOST: Any = LessThanOrEqual
+_EXACT = (IntegerType, LongType, StringType, DateType)
+"""Types of keys by whose least and greatest value files are left out."""
+
+
+class Anew(NamedTuple):
+    """Files that are written anew.
+
+    Attributes:
+        old: the files with rows of the keys.
+        new: files with all their other rows.
+    """
+
+    old: list[DataFile]
+    new: list[DataFile]
+
+    def discard(self, table: Table) -> None:
+        """Delete the new files: the commit that should add them has failed."""
+        for file in self.new:
+            with suppress(Exception):
+                table.io.delete(file.file_path)
+
+
+def without_keys(table: Table, staged: Sequence[DataFile], key: Sequence[str]) -> Anew:
+    """Write the files of a table anew without the rows whose keys are in staged files.
+
+    Args:
+        table: the table.
+        staged: files with the rows of a batch, one of each key.
+        key: names of the columns of the key.
+    """
+    anew = Anew([], [])
+    for file in staged:
+        file.spec_id = table.metadata.default_spec_id  # it did not come along from the task
+    keys = _read(table, [FileScanTask(file) for file in staged], key)
+    for scanned in table.scan(row_filter=_between(table, keys, key)).plan_files():
+        kept = _not_in(_read(table, [scanned], key), keys)
+        if not pc.all(kept).as_py():
+            left = _read(table, [scanned], [field.name for field in table.schema().fields]).filter(kept)
+            anew.old.append(scanned.file)
+            if left.num_rows:
+                anew.new.extend(_dataframe_to_data_files(table.metadata, left, table.io))
+    sync(local(file.file_path for file in anew.new))
+    return anew
+
+
+def _read(table: Table, files: Sequence[FileScanTask], names: Sequence[str]) -> pa.Table:
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(*names), AlwaysTrue())
+    return scan.to_table(files).select(names)
+
+
+def _not_in(there: pa.Table, keys: pa.Table) -> pa.Array:
+    """Return of each row whether its key is none of these."""
+    names = [f"k{place}" for place in range(keys.num_columns)]  # a name may be that of the number
+    places = pa.array(range(there.num_rows), pa.int64())
+    numbered = there.rename_columns(names).append_column("n", places)
+    found = numbered.join(keys.cast(there.schema).rename_columns(names), names, join_type="left semi")["n"]
+    return pc.invert(pc.is_in(places, found.combine_chunks()))
+
+
+def _between(table: Table, keys: pa.Table, key: Sequence[str]) -> BooleanExpression:
+    """Return what leaves out files that cannot have one of these keys."""
+    found: BooleanExpression = AlwaysTrue()
+    for name in key:
+        ends = pc.min_max(keys[name]).as_py() if isinstance(table.schema().find_type(name), _EXACT) else {}
+        if ends.get("min") is not None:
+            least: Any = _AT_LEAST(Reference(name), ends["min"])
+            found = And(found, And(least, _AT_MOST(Reference(name), ends["max"])))
+    return found
