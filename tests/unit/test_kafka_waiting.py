@@ -8,7 +8,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupState,
+    ConsumerGroupType,
+    KafkaError,
+    KafkaException,
+    Message,
+)
 
 from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.bounds import Bounds
@@ -199,6 +206,28 @@ def test_an_admin_client_of_the_store(monkeypatch: pytest.MonkeyPatch, code: str
     admin = Mock(**{"list_consumer_groups.side_effect": [answer(failure(code)), answer(partly), answer(listed)]})
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: admin)
     assert Clients(read_url(f"kafka://{BROKERS}", ())).groups() == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "has_members"),
+    [
+        (ConsumerGroupState.STABLE, ConsumerGroupType.CLASSIC, True),
+        (ConsumerGroupState.PREPARING_REBALANCING, ConsumerGroupType.CLASSIC, True),
+        (ConsumerGroupState.EMPTY, ConsumerGroupType.CONSUMER, False),
+        (ConsumerGroupState.UNKNOWN, ConsumerGroupType.CONSUMER, True),  # such as Assigning and Reconciling
+        (ConsumerGroupState.UNKNOWN, ConsumerGroupType.UNKNOWN, False),  # an old broker tells none
+    ],
+)
+def test_a_group_has_consumers_by_its_state_in_the_list_of_all(
+    monkeypatch: pytest.MonkeyPatch, state: ConsumerGroupState, kind: ConsumerGroupType, *, has_members: bool
+) -> None:
+    listed = Mock(valid=[Mock(group_id="shop", state=state, type=kind)], errors=[])
+    admin = Mock(spec=["list_consumer_groups"], **{"list_consumer_groups.return_value": answer(listed)})
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: admin)
+    clients = Clients(read_url(f"kafka://{BROKERS}", ()))
+    monkeypatch.setattr(clients.consumers, "offsets", Mock())
+    assert clients.has_members("shop", "t") == has_members
+    assert not clients.has_members("other", "t")
 
 
 def test_the_codes_that_made_runs_end_are_among_them() -> None:
