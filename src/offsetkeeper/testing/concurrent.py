@@ -21,7 +21,7 @@ from typing import NamedTuple
 from offsetkeeper.core import rules
 from offsetkeeper.core.environment import wait
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.model import Change, Owner, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
@@ -73,7 +73,8 @@ class _Client:
             self._change(self._last)
         else:
             self._made += 1
-            self._change(change_of(self._seen, f"{self._name}.{self._made}", self._chance.randrange(1_000_000)))
+            offset = self._chance.randrange(1_000_000) if self._chance.random() < 0.7 else None  # noqa: PLR2004 - mostly
+            self._change(change_of(self._seen, f"{self._name}.{self._made}", offset))
 
     def _read(self) -> None:
         sent = time.monotonic()
@@ -111,20 +112,29 @@ class _Client:
         self.calls.append(Call(self._name, sent, answered, answer, value, expected))
 
 
-def change_of(before: Snapshot, name: str, offset: int) -> Change:
-    """Return a change after which all positions are at one offset, which its id has too."""
-    author = rules.Author(name, name, 0, f"{name}@{offset}")
-    return rules.decide(before, rules.Rewind(dict.fromkeys(PARTITIONS, Position(offset)), force=True), author)
+def change_of(before: Snapshot, name: str, offset: int | None) -> Change:
+    """Return a change after which all positions are at one offset; None changes the owner only, and moves no row.
+
+    Where rows are moved, a store may find by them alone that another change was faster.
+    """
+    event: rules.Event = rules.Acquire(Owner(name, before.epoch + 1))
+    if offset is not None:
+        event = rules.Rewind(dict.fromkeys(PARTITIONS, Position(offset)), force=True)
+    at = _offsets(before)[:1] if offset is None else [offset]
+    return rules.decide(before, event, rules.Author(name, name, 0, f"{name}@{at}"))
 
 
 def value_of(snapshot: Snapshot) -> str:
-    """Return the id of the last change; with the positions, if these are not those of the change."""
+    """Return the id of the last change; with the positions, if these are not those that the change left."""
     if not snapshot.version:
         return ""
-    offsets = [at.offset for _, at in sorted(snapshot.positions.items())]
-    if offsets == [int(snapshot.change_id.partition("@")[2])] * len(PARTITIONS):
-        return snapshot.change_id
-    return f"{snapshot.change_id} with {offsets}"
+    offsets = _offsets(snapshot)
+    fits = snapshot.change_id.partition("@")[2] == f"{offsets[:1]}" and offsets == offsets[:1] * len(offsets)
+    return snapshot.change_id if fits and len(offsets) in {0, len(PARTITIONS)} else f"{snapshot.change_id}: {offsets}"
+
+
+def _offsets(snapshot: Snapshot) -> list[int]:
+    return [at.offset for _, at in sorted(snapshot.positions.items())]
 
 
 def clients(store: Store, plan: Plan, process: int, start: Barrier) -> Histories:

@@ -83,7 +83,7 @@ class Register(Medium):
         for group in {plan.group(number) for number in range(0, plan.histories, _EVERY_THIRD)}:
             ledger = {tp: at.offset for tp, at in store.load(group).positions.items()}
             seen = self.read_positions(url, group)
-            if not seen or seen.items() - ledger.items():
+            if bool(seen) != bool(ledger) or seen.items() - ledger.items():
                 yield f"other programs see {seen} of {group}, and the ledger has {ledger}"
 
 
