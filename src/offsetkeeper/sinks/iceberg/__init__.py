@@ -73,6 +73,11 @@ class IcebergTable:
         return self._target.table
 
     @property
+    def mode(self) -> Mode:
+        """What becomes of rows that come again."""
+        return self._target.mode
+
+    @property
     def place(self) -> str:
         """Where it is; see `Sink`."""
         uri = self._properties.get("uri", "")
