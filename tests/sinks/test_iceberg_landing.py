@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
+from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark, check_marks
-from offsetkeeper.core.model import Landed, Snapshot
+from offsetkeeper.core.model import Guarantee, Landed, Snapshot
 from offsetkeeper.errors import (
     MarkBehind,
     MarkError,
@@ -29,12 +31,14 @@ from offsetkeeper.errors import (
     RowMismatch,
     SinkError,
 )
-from offsetkeeper.sinks import Lander, MarkKey
+from offsetkeeper.sinks import IcebergTable, Lander, MarkKey
 from offsetkeeper.sinks.iceberg import commit, landing, task
-from offsetkeeper.sinks.iceberg.catalog import RELEASE
+from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files
 from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.once import Once
+from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import batch_of, records
+from offsetkeeper.testing.s3 import KEY, SECRET, S3Server
 from sinks import iceberg_kills
 from sinks.icebergs import Lake
 
@@ -494,3 +498,55 @@ def test_drivers_that_are_killed_while_they_land_leave_each_batch_once(tmp_path:
     last = int(done.stdout)
     assert last > kills // 50
     assert Counter(lake.rows("orders")) == Counter(row for n in range(1, last + 1) for row in records(batch_of(n)))
+
+
+class TestS3:
+    """A bucket for the files, with the catalog in SQLite."""
+
+    @pytest.fixture
+    def shop(self, tmp_path: Path, s3_server: S3Server) -> Lake:
+        """A catalog with an empty table `orders`."""
+        files = {
+            "warehouse": f"s3://{s3_server.create_bucket()}/lake",
+            "s3.endpoint": f"http://127.0.0.1:{s3_server.port}",
+            "s3.access-key-id": KEY,
+            "s3.secret-access-key": SECRET,
+            "s3.region": "us-east-1",
+        }
+        shop = Lake(tmp_path, Lake.made(tmp_path).properties | files)
+        shop.create("orders", SCHEMA)
+        return shop
+
+    @pytest.mark.parametrize("mode", ["append", "upsert"])
+    def test_a_batch_lands_in_a_bucket_once_from_executors_too(
+        self, spark: SparkSession, shop: Lake, mode: str
+    ) -> None:
+        """And a look that is older lands nothing."""
+        way = shop.lander("orders", mode=mode, key=["id"] if mode == "upsert" else ())
+        stale, batch = way.seen(GROUP), batch_of(1)
+        frame = spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, name string")
+        for _ in range(2):
+            Once(way, "").write(frame, batch)
+        late = way.stage(frame, batch)
+        with pytest.raises(MarkMoved):
+            way.land(GROUP, stale, mark(2), late)
+        Once(way, "").write(frame.where("id = 2"), batch_of(2))
+        assert shop.rows("orders") == ([(1, "a"), (2, "b")] if mode == "upsert" else [(1, "a"), (2, "b"), (2, "b")])
+
+    def test_no_secret_of_the_bucket_is_shown(self, spark: SparkSession, shop: Lake) -> None:
+        """Of a server that refuses the key: to the driver, or to the tasks."""
+        wrong = IcebergTable(
+            "shop.orders", catalog="lake", properties=shop.properties | {"s3.access-key-id": "someone-else"}
+        )
+        with pytest.raises((SinkError, Refused)) as raised:
+            wrong.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+        shown = f"{wrong!r} {wrong.place} {''.join(traceback.format_exception(raised.value))}"
+        assert SECRET not in shown
+        assert "someone-else" not in shown
+        frame = spark.createDataFrame([(1, "a")], "id bigint, name string")
+        way = shop.lander("orders")
+        properties = way.seen(GROUP).handle.io.properties
+        place = task.Place("orders", shop.table("orders").location(), of_files(properties), RELEASE)
+        assert SECRET not in repr(place)
+        assert "uri" not in place.properties
+        Once(way, "").write(frame, batch_of(1))
