@@ -51,7 +51,7 @@ quick: .venv/ready  ## rules, ledger, SQLite, memory and the commands: while you
 soak: .venv/classes  ## the further variants of tests that take long, before a release; CONTRIBUTING.md says which
 	$(PYTEST) -m soak $(ARGS)
 	OFFSETKEEPER_THOROUGH=3 $(PYTEST) -k "agree_with_a_simple_model or answers_of_a_simple_model" tests/stores $(ARGS)
-	$(MAKE) histories ARGS=
+	$(MAKE) histories N=1000 FAULTS=50 ARGS=
 	OFFSETKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest -o timeout=0 -o faulthandler_timeout=0 tests/sinks/test_exact_*.py $(ARGS)
 
 histories: .venv/classes  ## what concurrent clients of each store are answered, against one register: N=10000, with FAULTS=200; a line of JSON each
