@@ -95,6 +95,11 @@ def lost_by_mark(landed: Landed, seen: Seen) -> str:
     return lowered(landed, seen.mark)
 
 
+def another_kind(landed: Landed) -> str:
+    """Return why rows are not here: the ledger has the identity of an output of another kind."""
+    return f"the rows are in an output of another kind, {landed.target}, which had this name"
+
+
 def lost_by_target(landed: Landed, seen: Seen) -> str:
     """Return the same, where the target has an identity that it gets when it is made, and never changes."""
     if landed.target and landed.target != seen.target:

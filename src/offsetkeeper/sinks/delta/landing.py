@@ -45,7 +45,7 @@ from offsetkeeper.sinks.delta import marks, task
 from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, partitions_misfit
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.lake import misfit, shaped
-from offsetkeeper.sinks.sink import MarkKey, Seen
+from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
 if TYPE_CHECKING:
@@ -156,6 +156,8 @@ class DeltaTarget:
         why = lowered(landed, seen.mark)
         if why or not landed.target or seen.target == landed.target:
             return why
+        if not landed.target.isdecimal():
+            return another_kind(landed)
         version, known = seen.handle.version(), int(landed.target)
         if version < known:
             return f"it is at version {version}, and had the batch in version {known}: it was created again or restored"

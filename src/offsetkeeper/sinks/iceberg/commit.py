@@ -53,10 +53,12 @@ class SnapshotId(NamedTuple):
         )
 
     @classmethod
-    def parse(cls, text: str) -> SnapshotId:
-        """Return it from its text."""
-        table, snapshot, sequence = text.split()
-        return cls(table, int(snapshot), int(sequence))
+    def parse(cls, text: str) -> SnapshotId | None:
+        """Return it from its text; None if that is the identity of something else."""
+        table, *numbers = text.split(" ")
+        if [each.isdecimal() for each in numbers] != [True, True]:
+            return None
+        return cls(table, *map(int, numbers))
 
     def __str__(self) -> str:
         return f"{self.table} {self.snapshot} {self.sequence}"

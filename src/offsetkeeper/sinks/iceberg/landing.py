@@ -36,7 +36,7 @@ from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, p
 from offsetkeeper.sinks.iceberg.commit import Commit, SnapshotId
 from offsetkeeper.sinks.iceberg.upsert import Anew, without_keys
 from offsetkeeper.sinks.lake import LakeColumn, misfit, shaped
-from offsetkeeper.sinks.sink import MarkKey, Seen
+from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ class IcebergTarget:
         if reason or not landed.target or seen.target == landed.target:
             return reason
         known, table = SnapshotId.parse(landed.target), seen.handle
+        if known is None:
+            return another_kind(landed)
         now = SnapshotId.current(table)
         if known.table != now.table:
             return f"it was dropped and made again: the rows are in table {known.table}, and {now.table} is there"
