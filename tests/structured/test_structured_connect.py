@@ -17,6 +17,7 @@ import pytest
 
 from engines.lab import LIMIT_S, QUICK
 from offsetkeeper import TopicPartition
+from offsetkeeper.core import environment
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.server import wait_until
 from offsetkeeper.testing.spark import SparkConnectServer
@@ -129,8 +130,9 @@ def notes(tmp_path: Path) -> list[dict[str, Any]]:
 
 def check_rebuilt(lab: StructuredLab, spark: Client, name: str, tmp_path: Path) -> None:
     """A query with state loses its checkpoint, and the records that it has seen are still seen."""
+    at_ms = environment.now_ms()  # later than all before, which would else be the newest
     for checkpoint, value in (("five", "m"), ("six", "n"), ("six", "o")):
-        lab.produce(name, value, "m", timestamp_ms=1_900_000_000_000)
+        lab.produce(name, value, "m", timestamp_ms=at_ms)
         assert spark.run("once", tmp_path / checkpoint).startswith("ended well")
     assert [each for note in notes(tmp_path) for each in note["values"]][-3:] == ["m", "n", "o"]
 
