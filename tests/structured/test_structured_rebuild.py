@@ -171,6 +171,49 @@ def test_a_batch_that_was_begun_is_dropped_before_the_state_is_built_again(lab: 
     assert sorted(line.split()[0] + line.split()[-1] for line in lines.lines) == ["a1", "a2", "b1", "b1"]
 
 
+def test_no_record_is_counted_that_the_lost_query_has_not_read(lab: StructuredLab, topic: NewTopic) -> None:
+    """The group began in the middle of a window."""
+    name, lost, whole = topic(1, FOR_EVER), Lines(), Lines()
+    lab.produce(name, "a", "a", timestamp_ms=HOUR_MS)
+    lab.follow(name, lost, query=hourly, start="latest")
+    lab.follow(name, whole, query=hourly, start="latest", group="whole", checkpoint=f"{lab.checkpoint}-whole")
+    for minute in (1, 20, 90):
+        lab.produce(name, "a", timestamp_ms=HOUR_MS + minute * 60_000)
+        if minute == 90:
+            lab.delete_checkpoint()
+        lab.follow(name, lost, query=hourly, on_mismatch=REBUILD)
+        lab.follow(name, whole, query=hourly, group="whole", checkpoint=f"{lab.checkpoint}-whole")
+    assert lost.lines == whole.lines
+    assert [line.split()[-1] for line in lost.lines] == ["2"]
+
+
+def test_a_start_that_moves_positions_keeps_the_watermark_for_the_next_one(lab: StructuredLab, topic: NewTopic) -> None:
+    """And a state that never ends, or a history without the records, is refused before anything is touched."""
+    name, lines = topic(1, FOR_EVER), Lines()
+    for minute in (0, 5):
+        lab.produce(name, "a", timestamp_ms=HOUR_MS + minute * 60_000)
+        lab.follow(name, lines, query=by_minute)
+    lab.delete_checkpoint()
+    before = lab.snapshot()
+    assert before.watermark_ms
+    with pytest.raises(SettingsError, match="in output mode 'complete' a state never ends"):
+        lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD, output_mode="complete")
+    lab.produce(name, "a", timestamp_ms=HOUR_MS + 20 * 60_000)
+    lab.delete_records(name, 3)
+    accepts = Policies(below_beginning="beginning")
+    with pytest.raises(CheckpointMismatch, match=rf"moves positions: {name} 0 from 2 to 3"):
+        lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD, policies=accepts)
+    assert lab.snapshot() == before
+
+
+def hourly(records: DataFrame) -> DataFrame:
+    """Count records by hour."""
+    counts = (
+        records.withWatermark("timestamp", "10 minutes").groupBy(f.window("timestamp", "1 hour").alias("w")).count()
+    )
+    return counts.select(f.concat_ws(" ", "w.start", "count").alias("line"))
+
+
 def test_a_changed_query_begins_with_whole_windows(lab: StructuredLab, topic: NewTopic) -> None:
     name, lines = topic(1, FOR_EVER), Lines()
     for minute in (0, 2, 5):

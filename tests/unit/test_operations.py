@@ -228,16 +228,15 @@ def test_what_each_output_gets_twice_or_never_is_told(group: Group) -> None:
     group.ledger.acquire("to stop the run")
     assert group.ledger.load().outputs == outputs
     plan = group.plan("earliest", A0)
-    up_to_it = "whether they come twice is up to the function"
+    up_to_it = "whether they are twice is up to the output"
     assert plan.notes[:3] == [
-        "the output, Table shop.orders: gets the results of up to 30 records twice, because it appends",
-        "output keyed, Table shop.last: gets the results of up to 30 records again, over the rows with the same key",
-        f"output own, Function: gets the results of up to 30 records again; {up_to_it}",
+        "the results of up to 30 records come twice into what the last run appends to: the output (Table shop.orders)",
+        "the results of up to 30 records come again, over the rows with the same key: output keyed (Table shop.last)",
+        f"the results of up to 30 records come again, and {up_to_it}: output own (Function)",
     ]
     assert load_plan(plan.dump(), "here") == plan
-    assert group.plan({A0: 80}).notes[0] == (
-        "the output, Table shop.orders: lacks the results of up to 40 records that are skipped"
-    )
+    every = "the output (Table shop.orders), output keyed (Table shop.last), output own (Function)"
+    assert group.plan({A0: 80}).notes[0] == f"the results of up to 40 records that are skipped are not in {every}"
 
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:

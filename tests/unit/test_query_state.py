@@ -44,6 +44,13 @@ def test_an_event_time_of_its_own_is_not_that_of_kafka() -> None:
     assert not query_state(explained(BY_WINDOW, WINDOW, renamed, "Project [value#2]", SOURCE)).in_kafka
 
 
+def test_the_clock_may_be_asked_after_the_state_and_a_time_that_is_never_null_may_be_a_key() -> None:
+    stamped = explained("Project [current_timestamp() AS at#1]", BY_WINDOW, WINDOW, MARK, SOURCE)
+    assert query_state(stamped) == QueryState(90.0, in_kafka=True)
+    own = ("EventTimeWatermark at#9: timestamp, 1 m", "Filter isnotnull(at#9)", SOURCE)
+    assert query_state(explained("Deduplicate [value#2, at#9-T60000ms]", *own)) == QueryState(0.0, in_kafka=False)
+
+
 def test_a_length_that_is_not_told_is_not_guessed() -> None:
     assert query_state(explained(BY_WINDOW, "Project [f(x) AS window#8-T60000ms]", MARK, SOURCE)).reach_s is None
 
@@ -61,6 +68,18 @@ def test_a_length_that_is_not_told_is_not_guessed() -> None:
         (("Aggregate [date_trunc(hour, timestamp#6-T60000ms, Some(UTC))], [x]", MARK, SOURCE), "its state has no end"),
         (("Aggregate [value#2], [max(timestamp#6-T60000ms), window#8-T60000ms]", MARK, SOURCE), "its state has no end"),
         (("Deduplicate [value#2]", MARK, SOURCE), "its state has no end"),
+        (
+            (BY_WINDOW, WINDOW, "Filter (timestamp#6 > (current_timestamp() - 1))", MARK, SOURCE),
+            "more than the records",
+        ),
+        ((BY_WINDOW, WINDOW, MARK, "Project [rand(7) AS value#2]", SOURCE), "more than the records"),
+        ((BY_WINDOW, WINDOW, WINDOW.replace("#8", "#9"), MARK, SOURCE), "windows of windows"),
+        ((BY_WINDOW, WINDOW, "Project [window_time(m#9)]", MARK, SOURCE), "windows of windows"),
+        (("Aggregate [spark_grouping_id#9L, window#8-T60000ms], [x]", WINDOW, MARK, SOURCE), "groups of several sizes"),
+        (
+            ("Deduplicate [value#2, at#9-T60000ms]", "EventTimeWatermark at#9: timestamp, 1 m", SOURCE),
+            "without at stays",
+        ),
         ((), "does not show its plan"),
     ],
 )

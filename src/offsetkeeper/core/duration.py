@@ -41,8 +41,11 @@ def duration(seconds: float) -> str:
 
 
 def time_text(at_ms: int) -> str:
-    """Return a time, in milliseconds since 1970, as text in ISO 8601."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    """Return a time, in milliseconds since 1970, as text in ISO 8601; one that has no date as a number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms after 1970"
 
 
 def read_duration(text: str, option: str) -> float:

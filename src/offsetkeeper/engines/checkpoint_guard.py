@@ -141,7 +141,10 @@ class CheckpointGuard:
         watermark_ms = found.watermark_ms or (found.pending.watermark_ms if found.pending else None)
         if not asked.stateful or asked.on_mismatch.state == "empty":
             return
-        if (rows := self.lacks(plan)) and not (rebuilds and watermark_ms):
+        rows = self.lacks(plan)
+        if rows and rebuilds and watermark_ms:
+            _check_still(plan, asked.place)
+        elif rows:
             places = [
                 f"{row.topic_partition}: "
                 + (f"the ledger is at {row.stored.offset}" if row.stored else "its position was forgotten")
@@ -171,6 +174,24 @@ class CheckpointGuard:
             f"{self.asked.place} does not run it again: the checkpoint is an older or a newer copy, or "
             "the pipeline reads other topics now. Restore the checkpoint or the topics of that batch; or start with a "
             "new checkpoint, offsets= and Policies(pending='drop') to build new state"
+        )
+
+
+def _check_still(plan: Plan, place: str) -> None:
+    """Check that a start moves no position: the state that is lost belongs to those that are stored.
+
+    Raises:
+        CheckpointMismatch: it moves one.
+    """
+    moves = [
+        f"{row.topic_partition} from {row.stored.offset} to {row.start}"
+        for row in plan.rows
+        if row.stored is not None and row.start is not None and row.start != row.stored.offset
+    ]
+    if moves:
+        raise CheckpointMismatch(
+            f"the state of {place} cannot be rebuilt by a start that moves positions: {listed(moves, ', ')}. Nothing "
+            "was changed. Give offsets= for all partitions to build new state from there, or OnMismatch(state='empty')"
         )
 
 

@@ -77,12 +77,15 @@ class OnMismatch:
         window_s: with "rebuild": length of the longest window, in seconds. None takes what Spark tells of the query.
         ahead_s: with "rebuild", if the event time is not the timestamp of the record in Kafka: by how many seconds at
             most it is ahead of that.
+        read_all: with "rebuild": that the query has read all records of these windows, where the ledger's history is
+            too short to show it.
     """
 
     hole: Literal["stop", "follow"] = "stop"
     state: Literal["stop", "empty", "rebuild"] = "stop"
     window_s: float | None = None
     ahead_s: float | None = None
+    read_all: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown words."""
@@ -95,6 +98,8 @@ class OnMismatch:
                 raise SettingsError(f"{name}={seconds!r}: use a number of seconds from 0 on")
             if seconds is not None and self.state != "rebuild":
                 raise SettingsError(f"{name} goes with state='rebuild'")
+        if self.read_all and self.state != "rebuild":
+            raise SettingsError("read_all goes with state='rebuild'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,16 +32,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper")
 Trigger = Mapping[str, Any]
+Builder = Callable[["DataFrame"], "DataFrame"]
+"""The user's function from the streaming frame of records to another one."""
 _TRIGGERS = {"processingTime", "availableNow", "once"}
 
 
-def open_stream(engine: Loop, asked: QueryRun, query: Callable[[DataFrame], DataFrame] | None = None) -> Stream:
+def open_stream(engine: Loop, asked: QueryRun, query: Builder | None = None, output_mode: str = "append") -> Stream:
     """Take the group, store the start positions of the query, and return the parts of the query.
 
     Args:
         engine: takes the group, and finishes the batch that an earlier run began.
         asked: the settings of the query.
         query: the user's function, if the query is known: from it Spark tells which state can be built again.
+        output_mode: that of the query.
 
     Raises:
         CheckpointMismatch: the checkpoint does not match the ledger, see `CheckpointGuard`.
@@ -49,18 +52,18 @@ def open_stream(engine: Loop, asked: QueryRun, query: Callable[[DataFrame], Data
     """
     _check_settings(engine, asked)
     try:
-        return _open_stream(engine, asked, query)
+        return _open_stream(engine, asked, query, output_mode)
     except BaseException:
         engine.ledger.store.close()
         raise
 
 
-def _open_stream(engine: Loop, asked: QueryRun, query: Callable[[DataFrame], DataFrame] | None) -> Stream:
+def _open_stream(engine: Loop, asked: QueryRun, query: Builder | None, output_mode: str) -> Stream:
     asked = _with_reader(engine, asked)
     check_workers(engine.spark, asked.run.worker_modules, asked.run.worker_variables)
     guard = CheckpointGuard(asked, engine.spark, engine.ledger)
     rebuilds = asked.on_mismatch.state == "rebuild" and guard.begins()
-    reach = rebuild.reach_s(asked, engine.spark, query) if rebuilds else 0.0  # before the group is taken
+    reach = rebuild.reach_s(asked, engine.spark, query, output_mode) if rebuilds else 0.0  # before the group is taken
     plan = engine.take(guard)
     try:
         if rebuilds and guard.begins() and guard.lacks(plan):
@@ -74,7 +77,7 @@ def _open_stream(engine: Loop, asked: QueryRun, query: Callable[[DataFrame], Dat
 def start_query(
     engine: Loop,
     asked: QueryRun,
-    query: Callable[[DataFrame], DataFrame] | None,
+    query: Builder | None,
     trigger: Trigger | None,
     output_mode: str,
     name: str | None,
@@ -94,7 +97,7 @@ def start_query(
             f"trigger={given!r}: use {{'processingTime': '10 seconds'}} or {{'availableNow': True}}; "
             "with other triggers there are no batches to commit"
         )
-    stream = open_stream(engine, asked, query)
+    stream = open_stream(engine, asked, query, output_mode)
     watching = None if on_progress is None else watch(engine.spark, on_progress)
     try:
         frame = stream.records if query is None else query(stream.records)

@@ -35,6 +35,8 @@ _STATELESS = {
     "PythonMapInArrow",
 }
 _WITH_STATE = {"Aggregate", "Deduplicate"}
+_STRANGE = {"current_timestamp", "current_date", "current_time(", "localtimestamp", "now(", "rand(", "randn(", "uuid("}
+_STRANGE |= {"monotonically_increasing_id", "shuffle(", "input_file_name", "spark_partition_id"}
 _SOURCES = {"StreamingRelation", "StreamingRelationV2", "StreamingDataSourceV2Relation"}
 _ELSE = (
     "Start with a new checkpoint and offsets= to build new state from there, or with OnMismatch(state='empty') to "
@@ -79,12 +81,23 @@ def query_state(explained: str) -> QueryState:
             "only one aggregation by windows, or one dropDuplicates, of one frame of records with one watermark can "
             f"be rebuilt; it has {len(keeps)} of the first, {len(marks)} watermarks and {len(sources)} sources"
         )
+    below = [rest for _, rest in nodes[next(i for i, (name, _) in enumerate(nodes) if name in _WITH_STATE) :]]
+    if strange := sorted({name for rest in below for name in _STRANGE if name in rest}):
+        raise _refused(f"what is in its state depends on more than the records: {listed(strange, ', ')}")
+    if "spark_grouping_id" in keeps[0][1]:
+        raise _refused("it has groups of several sizes (rollup, cube)")
+    if sum(bool(_LENGTH.search(rest)) for rest in below) > 1 or any("window_time(" in rest for rest in below):
+        raise _refused("it has windows of windows")
     timed = [key for key in _keys(keeps[0][1]) if _EVENT_TIME.fullmatch(key)]
     if not timed:
         raise _refused("its state has no end: there is no window and no event time among its keys")
     found = _WATERMARK.match(marks[0])
     event_time = found.groups() if found else ("", "")
+    column = "#".join(event_time)
     in_kafka = event_time[0] == "timestamp" and f"timestamp#{event_time[1]}," in f"{sources[0]},"
+    alone = timed[0].partition("-T")[0] == column
+    if alone and not in_kafka and not any(f"isnotnull({column}" in rest for rest in below):
+        raise _refused(f"a row without {event_time[0]} stays in its state for ever: filter these out")
     return QueryState(_reach_s(timed[0], event_time, [rest for _, rest in nodes]), in_kafka)
 
 

@@ -25,6 +25,7 @@ from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.query_state import query_state
 from offsetkeeper.engines.settings import QueryRun
+from offsetkeeper.engines.unbroken import Offsets, unbroken
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, SettingsError, listed
 from offsetkeeper.readers import StreamStart
 
@@ -34,18 +35,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 NO_WATERMARK = (
     "The ledger has no watermark for these positions, so OnMismatch(state='rebuild') cannot rebuild the state: the "
-    "last batch is not of a query with a watermark, or an older release committed it, or a position has moved since"
+    "last batch is not of a query with a watermark, or was its first batch, or an older release committed it, or a "
+    "position has moved since"
 )
 _ELSE = "give offsets= to build new state from there, or OnMismatch(state='empty')"
+_HISTORY = 1000  # entries: stores keep this many, or fewer
 
 
-def reach_s(asked: QueryRun, spark: SparkSession, query: Callable[[DataFrame], DataFrame] | None) -> float:
+def reach_s(
+    asked: QueryRun, spark: SparkSession, query: Callable[[DataFrame], DataFrame] | None, output_mode: str
+) -> float:
     """Return how many seconds before the watermark, by timestamps in Kafka, records of open windows may be.
 
     Args:
         asked: the settings of the query.
         spark: the session.
         query: the user's function; Spark tells what state it keeps.
+        output_mode: that of the query.
 
     Raises:
         SettingsError: it is not known for this query, or the settings do not fit it.
@@ -53,6 +59,8 @@ def reach_s(asked: QueryRun, spark: SparkSession, query: Callable[[DataFrame], D
     wish = asked.on_mismatch
     if query is None:
         raise SettingsError("OnMismatch(state='rebuild') works with Pipeline.start and query=, which tell what is kept")
+    if output_mode.lower() not in {"append", "update"}:
+        raise SettingsError(f"state='rebuild': in output mode {output_mode!r} a state never ends. Instead {_ELSE}")
     frame = query(asked.run.reader.stream(spark, StreamStart(asked.run.subscription.topics, {})))
     text = io.StringIO()
     with redirect_stdout(text):
@@ -101,7 +109,7 @@ def begin(asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reac
             f"{asked.place} has no batch, but files in {old[0]}: delete the folder, and start again"
         )
     ends = {row.topic_partition: ledger.snapshot.positions[row.topic_partition].offset for row in _read(plan)}
-    starts = _starts(asked, plan, ends, watermark_ms - int(reach * 1000) - 1)
+    starts = _unbroken(asked, ledger, _starts(asked, plan, ends, watermark_ms - int(reach * 1000) - 1), ends)
     query_id = str(uuid.UUID(hex=environment.token(16), version=4))
     metadata: dict[str, Any] = {
         "batchWatermarkMs": watermark_ms,
@@ -117,6 +125,7 @@ def begin(asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reac
     log.warning("group %r: %s; their output is dropped, because the output has it", ledger.group, reason)
     ledger.place({}, reason=reason, queries={query_id: 1})
     for name, content in files.items():
+        ledger.check_held()
         cast("WritableFolder", folder).write(name, content)
 
 
@@ -154,6 +163,16 @@ def _starts(asked: QueryRun, plan: Plan, ends: dict[TopicPartition, int], since_
             )
         log.warning("group %r: %s", asked.run.group, why)
     return starts
+
+
+def _unbroken(asked: QueryRun, ledger: Ledger, starts: Offsets, ends: Offsets) -> Offsets:
+    """Return the starts, not before those of the query; check that it has read all records from there on."""
+    version = ledger.snapshot.version
+    found = unbroken((each for each in ledger.history(_HISTORY) if each.version <= version), starts, ends)
+    if found.why and not (found.short and asked.on_mismatch.read_all):
+        way = "OnMismatch(read_all=True) says that this query has read all of them; or " if found.short else ""
+        raise CheckpointMismatch(f"the state of {asked.place} cannot be rebuilt for sure: {found.why}; {way}{_ELSE}")
+    return found.starts
 
 
 def _settings(spark: SparkSession) -> dict[str, str]:

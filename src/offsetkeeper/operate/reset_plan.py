@@ -262,7 +262,7 @@ class ResetPlan:
             )
         notes += self._effects()
         if self.steps:
-            notes += [_of_state(query, back=self._goes_back) for query in self.states] or [self._queries()]
+            notes.append(_of_state(self.states, back=self._goes_back) if self.states else self._queries())
         notes += [
             f"the next batch of streaming query {query} was {count.before}, and is {count.after} then"
             for query, count in self.queries
@@ -329,12 +329,14 @@ class ResetPlan:
     def _effects(self) -> list[str]:
         """Return what each output gets twice or never."""
         again, never = (sum(getattr(step, name) for step in self.steps) for name in ("replayed", "skipped"))
-        notes = []
+        names: dict[str, list[str]] = {}
         for name, (target, mode) in sorted(self.outputs.items()):
             if name != DEAD_LETTERS:
-                told = f"{listed_name(name)}, {target}"
-                notes += [f"{told}: {_AGAIN.get(mode, _UNKNOWN).format(again)}"] * bool(again)
-                notes += [f"{told}: lacks the results of up to {never} records that are skipped"] * bool(never)
+                names.setdefault(_AGAIN.get(mode, _UNKNOWN), []).append(f"{listed_name(name)} ({target})")
+        notes = [f"{text.format(again)}: {listed(some, ', ')}" for text, some in names.items() if again]
+        every = [each for some in names.values() for each in some]
+        if never and every:
+            notes.append(f"the results of up to {never} records that are skipped are not in {listed(every, ', ')}")
         return notes
 
     @property
@@ -399,10 +401,10 @@ class ResetPlan:
 
 
 _AGAIN = {
-    "append": "gets the results of up to {} records twice, because it appends",
-    "upsert": "gets the results of up to {} records again, over the rows with the same key",
+    "append": "the results of up to {} records come twice into what the last run appends to",
+    "upsert": "the results of up to {} records come again, over the rows with the same key",
 }
-_UNKNOWN = "gets the results of up to {} records again; whether they come twice is up to the function"
+_UNKNOWN = "the results of up to {} records come again, and whether they are twice is up to the output"
 _DECIDING = {"begin", "commit", "abandon", "settle", "rewind", "adopt"}  # what becomes of a batch
 _FIELDS = {each.name for each in fields(ResetPlan)}
 _STEP_FIELDS = Step(TopicPartition("", 0), None, Position(0), 0, 0).as_dict().keys()
@@ -782,8 +784,9 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
     )
 
 
-def _of_state(query: str, *, back: bool) -> str:
-    """Return what a reset means for the state of a query, and for its output."""
+def _of_state(queries: Collection[str], *, back: bool) -> str:
+    """Return what a reset means for the state of queries, and for their output."""
+    query = listed(queries, ", ")
     if back:
         return (
             f"streaming query {query} keeps state, and the state does not go back: a start with its checkpoint is "

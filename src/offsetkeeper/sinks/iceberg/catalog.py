@@ -87,12 +87,12 @@ def why(error: BaseException, properties: Mapping[str, str]) -> str:
 
 
 def _hidden(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the password in the URI of a catalog."""
+    """Return the password in the URI of a catalog, and the parameters, by their names."""
     try:
         url = make_url(properties.get("uri", ""))
     except ArgumentError:
         return {"secret uri": properties.get("uri", "")}
-    return {"password": url.password or ""}
+    return {**{name: str(value) for name, value in url.query.items()}, "password": str(url.password or "")}
 
 
 def _check_file(where: str, uri: str) -> None:

@@ -240,7 +240,10 @@ def _holds(table: Table, known: SnapshotId) -> bool:
     while snapshot is not None and snapshot.snapshot_id != known.snapshot:
         if (snapshot.sequence_number or 0) <= known.sequence:
             return False
-        if (before := snapshot.parent_snapshot_id) is None or table.snapshot_by_id(before) is None:
+        before = snapshot.parent_snapshot_id
+        if before is None:  # a root: the table was replaced, or pyiceberg has expired what was before it
+            return table.snapshot_by_id(known.snapshot) is None
+        if table.snapshot_by_id(before) is None:
             return True
         snapshot = table.snapshot_by_id(before)
     return snapshot is not None
