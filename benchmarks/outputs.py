@@ -121,6 +121,10 @@ Ways = Iterator[tuple[Mapping[str, Way], int, Callable[[], Mapping[str, int]]]]
 """The ways, the first one the base; the process whose CPU does not count; and how rows are counted."""
 
 
+_COLUMNS = {"id": pa.int64(), "name": pa.string(), "amount": pa.float64(), "note": pa.string()}
+_SCHEMA = pa.schema([*_COLUMNS.items(), ("ts", pa.timestamp("us", "UTC"))])  # of `orders`
+
+
 @contextmanager
 def topic(spark: SparkSession, rows: int) -> Ways:
     """A topic of Kafka with two partitions."""
@@ -167,11 +171,9 @@ def files(spark: SparkSession, rows: int) -> Ways:
 def delta(spark: SparkSession, rows: int) -> Ways:
     """A local Delta Lake table."""
     frame, numbers = orders(spark, rows), count(1)
-    columns = {"id": pa.int64(), "name": pa.string(), "amount": pa.float64(), "note": pa.string()}
-    schema = pa.schema([*columns.items(), ("ts", pa.timestamp("us", "UTC"))])
     with tempfile.TemporaryDirectory() as folder:
         plain, ours = f"{folder}/plain", f"{folder}/delta"
-        Lake.create(ours, schema)
+        Lake.create(ours, _SCHEMA)
         ways = {
             "write.parquet": lambda: frame.write.parquet(f"{plain}/batch={next(numbers)}"),
             "DeltaTable": by_mark(frame, DeltaTable(ours)),
@@ -188,16 +190,14 @@ def delta(spark: SparkSession, rows: int) -> Ways:
 def iceberg(spark: SparkSession, rows: int) -> Ways:
     """A local Iceberg table, with its catalog in SQLite."""
     frame, numbers = orders(spark, rows), count(1)
-    columns = {"id": pa.int64(), "name": pa.string(), "amount": pa.float64(), "note": pa.string()}
-    schema = pa.schema([*columns.items(), ("ts", pa.timestamp("us", "UTC"))])
     with tempfile.TemporaryDirectory() as folder:
         plain, about = f"{folder}/plain", {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder}
         with SqlCatalog("lake", **about) as catalog:
             catalog.create_namespace("shop")
-            tables = [catalog.create_table(f"shop.{name}", schema) for name in ("ours", "driver")]
+            tables = [catalog.create_table(f"shop.{name}", _SCHEMA) for name in ("ours", "driver")]
             ways = {
                 "write.parquet": lambda: frame.write.parquet(f"{plain}/batch={next(numbers)}"),
-                "pyiceberg, on the driver": lambda: tables[1].append(frame.toArrow().select(schema.names)),
+                "pyiceberg, on the driver": lambda: tables[1].append(frame.toArrow().select(_SCHEMA.names)),
                 "IcebergTable": by_mark(frame, IcebergTable("shop.ours", catalog="lake", properties=about)),
             }
 

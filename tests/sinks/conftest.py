@@ -1,7 +1,9 @@
 """A ledger in the place of the engine, and the database that its rows go to."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,6 +19,20 @@ from sinks.cassandra_tables import Shop
 
 PARTITION = TopicPartition("orders", 0)
 STAGING = "select relname from pg_class where relname ~ '^offsetkeeper_.*_' and relkind = 'r'"
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The paths that this process has waited for until the disk had them."""
+    found: set[str] = set()
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        fsync(descriptor)
+        found.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    return found
 
 
 @pytest.fixture

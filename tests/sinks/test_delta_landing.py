@@ -84,20 +84,6 @@ def merge(_: Lander, seen: Any, path: str) -> None:
     upserting(path).land(GROUP, seen, mark(1), staged(path, "merged", 1, 2))
 
 
-@pytest.fixture
-def on_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The paths that this process has waited for until the disk had them."""
-    found: set[str] = set()
-    fsync = os.fsync
-
-    def recorded(descriptor: int) -> None:
-        fsync(descriptor)
-        found.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
-
-    monkeypatch.setattr(os, "fsync", recorded)
-    return found
-
-
 @pytest.mark.parametrize("change", [append, merge])
 def test_all_that_a_commit_adds_is_on_the_disk(path: str, on_disk: set[str], change: Change) -> None:
     """Also the files into which deltalake itself merges rows: it does not wait for them."""

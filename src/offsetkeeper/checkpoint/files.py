@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.outside import (
@@ -57,6 +57,7 @@ class Folder(Protocol):
         ...
 
 
+@runtime_checkable
 class WritableFolder(Folder, Protocol):
     """A checkpoint's folder that files can be written into. A write is complete or not visible."""
 
@@ -68,8 +69,8 @@ class WritableFolder(Folder, Protocol):
 class Files(WritableFolder, Protocol):
     """A checkpoint's folder that can be changed, and the backups beside it.
 
-    Hadoop's checksum of a file (`.<name>.crc` beside it) is deleted and copied with
-    the file: Spark fails if a checksum without a file is left.
+    Hadoop's checksum of a file (`.<name>.crc` beside it) is deleted and copied with the file: Spark fails if a checksum
+    without a file is left.
     """
 
     def stamps(self, folder: str) -> dict[str, Stamp]:

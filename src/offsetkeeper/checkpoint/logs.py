@@ -193,7 +193,7 @@ class BatchLog(Logs):
         log = self.offset_log(batch_id)
         ends = self._ends_of(batch_id, log)
         if batch_id == 0:
-            starts = self._starts()
+            starts = self._starts(log)
         elif self._last is not None and self._last[0] == batch_id - 1:
             starts = self._last[1]
         else:
@@ -209,7 +209,10 @@ class BatchLog(Logs):
         Raises:
             CorruptStore, CheckpointMismatch: see `batch_offsets`.
         """
-        conf = self.offset_log(0).metadata.get("conf")
+        return self._planned(self.offset_log(0))
+
+    def _planned(self, first: OffsetLog) -> Offsets:
+        conf = first.metadata.get("conf")
         text = conf.get(STARTS) if isinstance(conf, dict) else None
         return kafka_offsets(text, self.at("offsets/0")) if isinstance(text, str) else {}
 
@@ -246,12 +249,13 @@ class BatchLog(Logs):
             "offsets= to build new state"
         )
 
-    def _starts(self) -> Offsets:
+    def _starts(self, first: OffsetLog) -> Offsets:
         found: dict[TopicPartition, int] = {}
         for source, text in self.initial().items():
             found |= kafka_offsets(text, self.at(f"sources/{source}/0"))
-        found = found or {**self.planned_starts()}
-        return {tp: offset for tp, offset in found.items() if tp.topic in self.topics} or self.began
+        return {
+            tp: offset for tp, offset in (found or self._planned(first)).items() if tp.topic in self.topics
+        } or self.began
 
 
 def _watermark(log: OffsetLog) -> int | None:

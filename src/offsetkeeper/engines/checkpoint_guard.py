@@ -9,7 +9,7 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.batch import Batch, Queries, QueryBatch, check_query
 from offsetkeeper.core.duration import time_text
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions
 from offsetkeeper.core.plan import Plan, PlanRow
 from offsetkeeper.engines.checkpoint_match import (
@@ -133,8 +133,11 @@ class CheckpointGuard:
         found = self.ledger.snapshot
         if not found.generation and not any(row.stored for row in plan.rows):
             return []  # nothing was read, and nothing was forgotten
-        history = [entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version]
-        return read_before(plan, history, counted=any(found.queries.values()))
+        return read_before(plan, self.history(), counted=any(found.queries.values()))
+
+    def history(self) -> list[Entry]:
+        """Return the history up to the ledger that was loaded, newest first."""
+        return [entry for entry in self.ledger.history(_HISTORY) if entry.version <= self.ledger.snapshot.version]
 
     def _check_state(self, plan: Plan, *, rebuilds: bool) -> None:
         asked, found = self.asked, self.ledger.snapshot

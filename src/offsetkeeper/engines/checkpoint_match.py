@@ -74,7 +74,7 @@ class OnMismatch:
             start's: the query would lack the records before it. "stop"; or "empty": the query starts with empty
             state, at the ledger's positions; or "rebuild": it first reads the records of its open windows again, and
             drops what the output has of them. Only `Pipeline.start` can rebuild, see docs/structured.md.
-        window_s: with "rebuild": length of the longest window, in seconds. None takes what Spark tells of the query.
+        window_s: with "rebuild": length of the longest window, in seconds. Without it, Spark's plan tells it.
         ahead_s: with "rebuild", if the event time is not the timestamp of the record in Kafka: by how many seconds at
             most it is ahead of that.
         read_all: with "rebuild": that the query has read all records of these windows, where the ledger's history is

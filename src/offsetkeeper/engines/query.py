@@ -67,7 +67,7 @@ def _open_stream(engine: Loop, asked: QueryRun, query: Builder | None, output_mo
     plan = engine.take(guard)
     try:
         if rebuilds and guard.begins() and guard.lacks(plan):
-            rebuild.begin(asked, engine.spark, engine.ledger, plan, reach)
+            rebuild.begin(asked, engine.spark, engine.ledger, plan, reach, guard.history())
         return _stream(engine, asked, plan)
     except BaseException:
         release(engine.ledger)

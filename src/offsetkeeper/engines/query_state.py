@@ -24,16 +24,8 @@ _NODE = re.compile(r"[\s:|+-]*~?([A-Z]\w*)\b ?(.*)")
 _EVENT_TIME = re.compile(r"[^\s()]+#\d+-T\d+ms")
 _WATERMARK = re.compile(r"(?:[0-9a-f]{8}-[0-9a-f-]{27}, )?(.+?)#(\d+): ")
 _LENGTH = re.compile(r"\) \+ (\d+)\), LongType, TimestampType\)")
-_STATELESS = {
-    "Project",
-    "Filter",
-    "SubqueryAlias",
-    "Expand",
-    "Generate",
-    "MapInPandas",
-    "MapInArrow",
-    "PythonMapInArrow",
-}
+_STATELESS = {"Project", "Filter", "SubqueryAlias", "Expand", "Generate"}
+_STATELESS |= {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
 _WITH_STATE = {"Aggregate", "Deduplicate"}
 _STRANGE = {"current_timestamp", "current_date", "current_time(", "localtimestamp", "now(", "rand(", "randn(", "uuid("}
 _STRANGE |= {"monotonically_increasing_id", "shuffle(", "input_file_name", "spark_partition_id"}
@@ -98,7 +90,7 @@ def query_state(explained: str) -> QueryState:
     alone = timed[0].partition("-T")[0] == column
     if alone and not in_kafka and not any(f"isnotnull({column}" in rest for rest in below):
         raise _refused(f"a row without {event_time[0]} stays in its state for ever: filter these out")
-    return QueryState(_reach_s(timed[0], event_time, [rest for _, rest in nodes]), in_kafka)
+    return QueryState(0.0 if alone else _window_s(timed[0], below), in_kafka)
 
 
 def _plan_nodes(explained: str) -> list[tuple[str, str]]:
@@ -125,9 +117,8 @@ def _keys(content: str) -> list[str]:
     return [key.strip(" [") for key in found]
 
 
-def _reach_s(key: str, event_time: tuple[str, ...], nodes: list[str]) -> float | None:
-    if key.partition("-T")[0] == "#".join(event_time):
-        return 0.0
+def _window_s(key: str, nodes: list[str]) -> float | None:
+    """Return the length of the windows that are a key, in seconds; None if the nodes do not tell it."""
     made = [rest for rest in nodes if f" AS {key}" in rest or f"], [{key}" in rest]
     lengths = [int(length) for rest in made for length in _LENGTH.findall(rest)]
     return max(lengths) / 1_000_000 if lengths else None

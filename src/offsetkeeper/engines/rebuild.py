@@ -11,9 +11,9 @@ from __future__ import annotations
 import io
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.files import WritableFolder
 from offsetkeeper.checkpoint.first_batch import SETTINGS, first_batch
@@ -21,6 +21,7 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core import environment
 from offsetkeeper.core.duration import time_text
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.query_state import query_state
@@ -39,7 +40,6 @@ NO_WATERMARK = (
     "position has moved since"
 )
 _ELSE = "give offsets= to build new state from there, or OnMismatch(state='empty')"
-_HISTORY = 1000  # entries: stores keep this many, or fewer
 
 
 def reach_s(
@@ -82,7 +82,9 @@ def reach_s(
     return window + (wish.ahead_s or 0)
 
 
-def begin(asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reach: float) -> None:
+def begin(
+    asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reach: float, history: Sequence[Entry]
+) -> None:
     """Plan the first batch of a new checkpoint, which builds the state again, and count it as done in the ledger.
 
     Args:
@@ -91,6 +93,7 @@ def begin(asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reac
         ledger: ledger of the group, owned.
         plan: the plan of the start; its positions are in the ledger.
         reach: as `reach_s` returns it.
+        history: the ledger's history, newest first.
 
     Raises:
         CheckpointMismatch: the ledger has no watermark, or Kafka may have deleted records of open windows.
@@ -99,7 +102,7 @@ def begin(asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reac
         BrokerUnavailable, NotAuthorized, UnknownTopic: see `errors`.
     """
     folder = asked.open_folder(spark, asked.checkpoint)
-    if not hasattr(folder, "write"):
+    if not isinstance(folder, WritableFolder):
         raise SettingsError(f"{asked.place} can only be read from here, so no state can be rebuilt: {_ELSE}")
     watermark_ms = ledger.snapshot.watermark_ms
     if watermark_ms is None:
@@ -109,7 +112,7 @@ def begin(asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reac
             f"{asked.place} has no batch, but files in {old[0]}: delete the folder, and start again"
         )
     ends = {row.topic_partition: ledger.snapshot.positions[row.topic_partition].offset for row in _read(plan)}
-    starts = _unbroken(asked, ledger, _starts(asked, plan, ends, watermark_ms - int(reach * 1000) - 1), ends)
+    starts = _unbroken(asked, history, _starts(asked, plan, ends, watermark_ms - int(reach * 1000) - 1), ends)
     query_id = str(uuid.UUID(hex=environment.token(16), version=4))
     metadata: dict[str, Any] = {
         "batchWatermarkMs": watermark_ms,
@@ -126,14 +129,16 @@ def begin(asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reac
     ledger.place({}, reason=reason, queries={query_id: 1})
     for name, content in files.items():
         ledger.check_held()
-        cast("WritableFolder", folder).write(name, content)
+        folder.write(name, content)
 
 
 def started(asked: QueryRun, spark: SparkSession, positions: Positions) -> Positions:
     """Return where a query begins: the positions, or where the first batch begins if that is planned and not done."""
+    if not asked.stateful:
+        return positions
     topics = asked.run.subscription.topics
     found = BatchLog(asked.open_folder(spark, asked.checkpoint), topics, {}, asked.packed)
-    planned = found.planned_starts() if asked.stateful and found.newest() == (0, False) else {}
+    planned = found.planned_starts() if found.newest() == (0, False) else {}
     return {
         tp: at._replace(offset=planned[tp], leader_epoch=None) if tp in planned else at for tp, at in positions.items()
     }
@@ -150,9 +155,8 @@ def _starts(asked: QueryRun, plan: Plan, ends: dict[TopicPartition, int], since_
     starts = {tp: min(found[tp], end) for tp, end in ends.items()}
     begins = {row.topic_partition: row.bounds.beginning for row in _read(plan) if row.bounds is not None}
     gone = [tp for tp, start in sorted(starts.items()) if 0 < start <= begins.get(tp, 0)]
-    gone += [
-        row.topic_partition for row in plan.rows if row.start is None and row.stored is not None
-    ]  # no more in Kafka
+    # Of those that Kafka no longer has, all records are gone.
+    gone += [row.topic_partition for row in plan.rows if row.start is None and row.stored is not None]
     if gone:
         since = time_text(max(0, since_ms))
         why = f"Kafka holds no record before {since} of {listed(gone, ', ')}: records of open windows may be deleted"
@@ -165,10 +169,9 @@ def _starts(asked: QueryRun, plan: Plan, ends: dict[TopicPartition, int], since_
     return starts
 
 
-def _unbroken(asked: QueryRun, ledger: Ledger, starts: Offsets, ends: Offsets) -> Offsets:
+def _unbroken(asked: QueryRun, history: Sequence[Entry], starts: Offsets, ends: Offsets) -> Offsets:
     """Return the starts, not before those of the query; check that it has read all records from there on."""
-    version = ledger.snapshot.version
-    found = unbroken((each for each in ledger.history(_HISTORY) if each.version <= version), starts, ends)
+    found = unbroken(history, starts, ends)
     if found.why and not (found.short and asked.on_mismatch.read_all):
         way = "OnMismatch(read_all=True) says that this query has read all of them; or " if found.short else ""
         raise CheckpointMismatch(f"the state of {asked.place} cannot be rebuilt for sure: {found.why}; {way}{_ELSE}")

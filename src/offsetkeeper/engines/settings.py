@@ -20,7 +20,7 @@ from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers import PackedReader, Reader
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.rows import rows_from
-from offsetkeeper.sinks import Outputs
+from offsetkeeper.sinks import Outputs, Sink
 from offsetkeeper.sinks.sink import kind_and_target, output_of, place_of
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class Run:
 
     def program(self, known: Iterable[str]) -> Program:
         """Return what the program reads and writes; with a pattern, which of the known topics it reads."""
-        topics, letters = self.subscription.topics, self.dead_letters
-        sinks = {**self.outputs.sinks, **(letters.sinks if letters else {})}
+        topics, sinks = self.subscription.topics, self._sinks
         return Program(
             tuple(sorted({*topics.names, *(name for name in known if name in topics)})),
             {name: kind_and_target(sink) for name, sink in sinks.items()},
@@ -114,18 +113,17 @@ class Run:
     @property
     def described(self) -> dict[str, Output]:
         """What it writes to, by the outputs' names, with the dead letters."""
-        letters = self.dead_letters.sinks if self.dead_letters else {}
-        return {name: output_of(sink) for name, sink in {**self.outputs.sinks, **letters}.items()}
+        return {name: output_of(sink) for name, sink in self._sinks.items()}
 
     @property
     def worker_modules(self) -> set[str]:
         """The modules that Spark's workers import for the reader and the outputs."""
-        parts = [
-            self.reader,
-            *self.outputs.sinks.values(),
-            *(self.dead_letters.sinks.values() if self.dead_letters else ()),
-        ]
-        return {name for part in parts for name in getattr(part, "worker_modules", ())}
+        return {name for part in (self.reader, *self._sinks.values()) for name in getattr(part, "worker_modules", ())}
+
+    @property
+    def _sinks(self) -> dict[str, Sink]:
+        """All outputs by their names, with the dead letters."""
+        return {**self.outputs.sinks, **(self.dead_letters.sinks if self.dead_letters else {})}
 
     @property
     def worker_variables(self) -> set[str]:

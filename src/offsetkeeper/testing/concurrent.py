@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from itertools import chain
 from math import inf
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
@@ -163,7 +164,12 @@ def clients(store: Store, plan: Plan, process: int, start: Barrier) -> Histories
 
     with ThreadPoolExecutor(THREADS) as pool:
         every = list(pool.map(surely, range(THREADS)))
-    return [[call for each in of_history for call in each] for of_history in zip(*every, strict=True)]
+    return _joined(every)
+
+
+def _joined(parts: Sequence[Histories]) -> Histories:
+    """Return all calls of each history, from what several clients or processes have noted of it."""
+    return [[*chain.from_iterable(of_history)] for of_history in zip(*parts, strict=True)]
 
 
 def process_of_clients(pipe: Connection, opener: Opener, url: str, plan: Plan, start: Barrier) -> None:
@@ -181,7 +187,7 @@ def run_clients(opener: Opener, url: str, plan: Plan) -> Histories:
         ]
         store = opened.enter_context(closing(opener(url)))
         found = [clients(store, plan, 0, start), *(each.hear() for each in others)]
-    return [[call for each in of_history for call in each] for of_history in zip(*found, strict=True)]
+    return _joined(found)
 
 
 def violations(store: Store, plan: Plan, histories: Histories) -> Iterator[str]:
