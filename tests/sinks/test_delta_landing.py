@@ -294,6 +294,20 @@ def test_a_table_that_was_restored_is_refused_though_it_keeps_the_mark(path: str
     assert way.lost(Landed(2), way.seen(GROUP)) == ""  # an operator has adopted that
 
 
+def test_an_older_copy_in_the_place_of_a_table_is_behind(path: str, tmp_path: Path) -> None:
+    """A clone has the marks of its table; of later batches it has neither mark nor rows."""
+    way, copy = prepared(path), tmp_path / "clone"
+    known = way.land(GROUP, way.seen(GROUP), mark(1), staged(path, "mine", 1))
+    shutil.copytree(path, copy)
+    assert way.lost(Landed(1, known or ""), prepared(str(copy)).seen(GROUP)) == ""
+    landed = Landed(2, way.land(GROUP, way.seen(GROUP), mark(2), staged(path, "mine", 2)) or "")
+    shutil.rmtree(path)
+    copy.rename(path)
+    with pytest.raises(MarkBehind, match="restored from a backup or created again"):
+        Once(way, "").make_void(batch_of(3), landed)
+    assert rows(path) == [(1, "mine")]
+
+
 def test_a_file_of_an_attempt_that_was_not_told_of_is_never_read_and_is_vacuumed(path: str) -> None:
     """As of a task that ran twice, or a run that died before it landed."""
     way = prepared(path)

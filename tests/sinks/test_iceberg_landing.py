@@ -356,6 +356,45 @@ def test_a_table_that_was_rolled_back_is_refused_though_it_keeps_the_mark(lake: 
     assert way.lost(Landed(2), way.seen(GROUP)) == ""  # an operator has adopted that
 
 
+def test_an_older_copy_in_the_place_of_an_iceberg_table_is_behind(lake: Lake) -> None:
+    """A registered copy has the identity of its table, and the marks of that time."""
+    way = lake.lander("orders")
+    known = way.land(GROUP, way.seen(GROUP), mark(1), staged(lake, "mine", 1))
+    older = lake.table("orders").metadata_location
+    landed = Landed(2, way.land(GROUP, way.seen(GROUP), mark(2), staged(lake, "mine", 2)) or "")
+    with lake.catalog() as catalog:
+        catalog.drop_table("shop.orders")
+        catalog.register_table("shop.orders", older)
+    assert way.lost(Landed(1, known or ""), way.seen(GROUP)) == ""
+    with pytest.raises(MarkBehind, match="restored from a backup or created again"):
+        Once(way, "").make_void(batch_of(3), landed)
+    assert lake.rows("orders") == [(1, "mine")]
+
+
+def test_branches_and_tags_of_others_hold_nothing_up(lake: Lake) -> None:
+    """Batches go into the main branch; a branch that is made the main one has what it has."""
+    way = lake.lander("orders")
+    landed = Landed(1, way.land(GROUP, way.seen(GROUP), mark(1), staged(lake, "mine", 1)) or "")
+    seen, files = way.seen(GROUP), staged(lake, "mine", 2)
+    with lake.catalog() as catalog:
+        table = catalog.load_table("shop.orders")
+        current = table.current_snapshot()
+        assert current is not None
+        table.manage_snapshots().create_branch(current.snapshot_id, "audit").create_tag(
+            current.snapshot_id, "v1"
+        ).commit()
+        rows = pa.table({"id": pa.array([9], pa.int64()), "name": ["theirs"]})
+        catalog.load_table("shop.orders").append(rows, branch="audit")
+    landed = Landed(2, way.land(GROUP, seen, mark(2), files) or "")
+    assert way.lost(landed, way.seen(GROUP)) == ""
+    assert lake.rows("orders") == [(1, "mine"), (2, "mine")]
+    with lake.catalog() as catalog:
+        table = catalog.load_table("shop.orders")
+        table.manage_snapshots().set_current_snapshot(ref_name="audit").commit()
+    assert lake.rows("orders") == [(1, "mine"), (9, "theirs")]
+    assert "was rolled back" in way.lost(landed, way.seen(GROUP))
+
+
 @pytest.mark.parametrize("change", [append, void])
 def test_the_mark_outlives_the_snapshots_of_its_batch(lake: Lake, change: Change) -> None:
     """Others compact the table and expire what was before."""

@@ -20,6 +20,7 @@ from offsetkeeper.sinks.held import Held, HeldBatch
 USER_METADATA = "userMetadata"
 """Where a commit keeps a text of its writer; `DESCRIBE HISTORY` of Spark shows it too."""
 
+_MANAGED = "catalog-managed"
 _POINTER = "_delta_log/_last_checkpoint"
 _NO_FOLDER = {errno.ENOTDIR, errno.ELOOP}
 
@@ -86,6 +87,11 @@ def telling(folder: Folder) -> Iterator[None]:
             "partition_by=[…]), or correct the address"
         ) from None
     except (DeltaError, OSError) as error:
+        if _MANAGED in str(error):
+            raise Refused(
+                f"{folder.address} is managed by a catalog, as Unity Catalog does: each commit goes through the "
+                "catalog, which deltalake does not know. Write into a table without that feature, or an IcebergTable"
+            ) from None
         raise SinkError(folder.why(error)) from None
 
 

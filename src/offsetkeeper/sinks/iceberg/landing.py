@@ -181,7 +181,7 @@ class IcebergTarget:
 
     def _after(self, error: Exception, commit: Commit, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | None:
         """Return the state for another try after a failed commit; None if the commit is done after all."""
-        told, conflict = f"{self.name}: {why(error, self.properties)}", isinstance(error, CommitFailedException)
+        told, conflict = f"{self.name}: {why(error, self.properties)}", _is_conflict(error)
         try:
             now = self.seen(key)
         except (SinkError, Refused) as lost:
@@ -225,6 +225,11 @@ class IcebergTarget:
     def _load(self) -> Table:
         with telling(self.name, self.properties), closing(self._opened):  # no connection stays open between batches
             return self._opened.load_table(self.target.table)
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Whether others were first: on the main branch, or on another one, which takes the snapshot's number."""
+    return isinstance(error, CommitFailedException) or "older than last sequence number" in str(error)
 
 
 def _holds(table: Table, known: SnapshotId) -> bool:
