@@ -17,6 +17,7 @@ pytest_plugins = [
     "fixtures.spark",
     "fixtures.s3",
     "fixtures.hdfs",
+    "fixtures.iceberg",
     "fixtures.zookeeper",
     "fixtures.redis_server",
     "fixtures.mysql_server",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -16,6 +17,7 @@ from pyiceberg.table import Table
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.sinks import IcebergTable, Lander
 from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.iceberg import IcebergServer
 
 CATALOG, NAMESPACE = "lake", "shop"
 
@@ -26,10 +28,12 @@ class Lake(NamedTuple):
     Attributes:
         folder: where all of it is, but for a catalog in a server.
         properties: the catalog's, for pyiceberg.
+        namespace: that of its tables.
     """
 
     folder: Path
     properties: dict[str, str]
+    namespace: str = NAMESPACE
 
     @classmethod
     def at(cls, folder: Path, uri: str = "") -> Lake:
@@ -46,9 +50,17 @@ class Lake(NamedTuple):
             catalog.create_namespace(NAMESPACE)
         return lake
 
-    def catalog(self) -> SqlCatalog:
+    @classmethod
+    def served(cls, server: IcebergServer) -> Lake:
+        """Return a new namespace in a server."""
+        lake = cls(server.folder, dict(server.properties()), f"shop-{secrets.token_hex(4)}")
+        with lake.catalog() as catalog:
+            catalog.create_namespace(lake.namespace)
+        return lake
+
+    def catalog(self) -> Catalog:
         """Return the catalog, as another program opens it."""
-        return SqlCatalog(CATALOG, **self.properties)
+        return load_catalog(CATALOG, **self.properties)
 
     def create(
         self,
@@ -59,12 +71,14 @@ class Lake(NamedTuple):
     ) -> Table:
         """Make an empty table."""
         with self.catalog() as catalog:
-            return catalog.create_table(f"{NAMESPACE}.{name}", schema, partition_spec=spec, properties=dict(properties))
+            return catalog.create_table(
+                f"{self.namespace}.{name}", schema, partition_spec=spec, properties=dict(properties)
+            )
 
     def table(self, name: str) -> Table:
         """Return a table, as another program sees it now."""
         with self.catalog() as catalog:
-            return catalog.load_table(f"{NAMESPACE}.{name}")
+            return catalog.load_table(f"{self.namespace}.{name}")
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
         """Return the rows of a table, in the order of their values; null before all others."""
@@ -73,7 +87,7 @@ class Lake(NamedTuple):
 
     def sink(self, name: str, **settings: Any) -> IcebergTable:
         """Return a sink on a table."""
-        return IcebergTable(f"{NAMESPACE}.{name}", catalog=CATALOG, properties=self.properties, **settings)
+        return IcebergTable(f"{self.namespace}.{name}", catalog=CATALOG, properties=self.properties, **settings)
 
     def lander(self, name: str, **settings: Any) -> Lander:
         """Return how a sink writes a table."""

@@ -57,7 +57,7 @@ def staged(path: str, name: str, *ids: int, options: Any = None) -> landing.Stag
     rows = pa.record_batch({"id": pa.array(ids, pa.int64()), "name": [name] * len(ids)})
     [reply] = task.write_files(task.Folder(path, options or {}), plan, iter([rows]))
     shape = landing.Shape.of(deltalake.DeltaTable(path, storage_options=options))
-    return landing.Staged(shape, [task.File(**row) for row in reply.to_pylist()], SCHEMA.names)
+    return landing.Staged(shape, [task.File(**row) for row in reply.to_pylist()], SCHEMA.names, "")
 
 
 def rows(path: str, options: Any = None) -> list[tuple[Any, ...]]:

@@ -11,6 +11,7 @@ import pytest
 
 from offsetkeeper.sinks import IcebergTable
 from offsetkeeper.testing.conformance import LanderConformance
+from offsetkeeper.testing.iceberg import IcebergServer
 from sinks.icebergs import Lake
 
 SCHEMA = pa.schema([("batch", pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
@@ -48,6 +49,17 @@ class TestPostgreSQL(TestSQLite):
     def lake(self, tmp_path: Path, database: str) -> None:
         """Each test has a catalog of its own."""
         self.shop = Lake.made(tmp_path, database.replace("postgresql://", "postgresql+psycopg://", 1))
+
+
+class TestREST(TestSQLite):
+    """In a server that speaks REST."""
+
+    histories = 1
+
+    @pytest.fixture(autouse=True)
+    def lake(self, iceberg_server: IcebergServer) -> None:
+        """Each test has a namespace of its own."""
+        self.shop = Lake.served(iceberg_server)
 
 
 class TestUpsert(TestSQLite):

@@ -34,13 +34,14 @@ from offsetkeeper.errors import (
 from offsetkeeper.sinks import IcebergTable, Lander, MarkKey
 from offsetkeeper.sinks.iceberg import commit, landing, task
 from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files
+from offsetkeeper.sinks.iceberg.history import held
 from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import batch_of, records
 from offsetkeeper.testing.s3 import KEY, SECRET, S3Server
 from sinks import iceberg_kills
-from sinks.icebergs import Lake
+from sinks.icebergs import CATALOG, Lake
 
 GROUP = MarkKey("billing", "")
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -348,6 +349,7 @@ def test_a_table_that_was_rolled_back_is_refused_though_it_keeps_the_mark(lake: 
             theirs(lake, 11)
         assert why in way.lost(landed, way.seen(GROUP))
     assert lake.rows("orders") == [(1, "mine1"), *[(11, "theirs")] * others]
+    assert [each.batch for each in held("shop.orders", CATALOG, lake.properties).batches] == [batch_of(1).id]
     assert way.seen(GROUP).mark == mark(2)
     with pytest.raises(MarkBehind, match="was rolled back"):
         Once(way, "").make_void(batch_of(3), landed)
@@ -372,6 +374,7 @@ def test_the_mark_outlives_the_snapshots_of_its_batch(lake: Lake, change: Change
     assert after.mark == mark(1, void=change is void)
     assert way.lost(landed, after) == ""
     assert lake.rows("orders") == [*([(1, "appended")] if change is append else []), (8, "theirs"), (9, "theirs")]
+    assert "have expired, or it was replaced" in held("shop.orders", CATALOG, lake.properties).lacks
 
 
 def test_a_snapshot_says_of_which_offsets_it_is(lake: Lake) -> None:

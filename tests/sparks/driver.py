@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
-from offsetkeeper import Batch, OffsetRange, Pipeline
+from offsetkeeper import Batch, OffsetRange, OnMismatch, Pipeline
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.errors import OffsetkeeperError
 from offsetkeeper.sinks import Table
@@ -81,6 +82,26 @@ class Driver:
         )
         query.awaitTermination()
         return sorted({source["description"] for each in told for source in json.loads(each.json)["sources"]})
+
+    def windows(self) -> list[str]:
+        """Run a query that counts by minute, into a file of lines, which it returns; build a lost state again."""
+        lines = Path(self.given["folder"]) / f"{self.given['pipeline']['group']}.lines"
+
+        def keep(frame: DataFrame, _: Batch) -> None:
+            with lines.open("a", encoding="utf-8") as file:
+                file.writelines(f"{row.w.start} {row['count']}\n" for row in frame.collect())
+
+        self.pipeline().start(
+            self.spark,
+            keep,
+            query=lambda records: (
+                records.withWatermark("timestamp", "90 seconds").groupBy(f.window("timestamp", "60 seconds").alias("w"))
+            ).count(),
+            checkpoint=self.given["checkpoint"],
+            trigger={"availableNow": True},
+            on_mismatch=OnMismatch(state="rebuild"),
+        ).awaitTermination()
+        return sorted(lines.read_text("utf-8").splitlines())
 
     def stream(self) -> list[list[Any]]:
         """Run a query of one's own; return the rows of its batches."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -202,6 +203,27 @@ def test_a_query_with_state_that_dies_goes_on_with_its_state(work: Work) -> None
     assert sorted(int(row[2]) for row in work.rows()) == [*range(PAIRS)]
     assert {*map(tuple, before)} < {*map(tuple, work.rows())}
     assert work.lag() == 0
+
+
+@each_release
+def test_a_query_that_loses_its_checkpoint_counts_its_windows_as_one_that_does_not(work: Work, topic: Topic) -> None:
+    name = f"windows-{secrets.token_hex(4)}"
+    topic.server.create_topic(name, 2, {"retention.ms": "-1"})
+    producer = Producer({"bootstrap.servers": topic.server.bootstrap})
+    lost, whole = f"{work.group}-lost", f"{work.group}-whole"
+    for minute in (0, 1, 4):
+        for number in range(6):  # the window of minute 1 is open when the checkpoint goes, and one record is late
+            at = 1_700_000_040_000 + minute * 60_000 - number * 11_000
+            producer.produce(name, str(number), partition=number % 2, timestamp=at)
+        assert producer.flush(LIMIT_S) == 0
+        if minute == 4:
+            shutil.rmtree(work.folder / lost)
+        found = {
+            group: work.do("windows", topics=[name], group=group, more={"checkpoint": str(work.folder / group)})
+            for group in (lost, whole)
+        }
+    assert found[lost]["windows"] == found[whole]["windows"]
+    assert len(found[lost]["windows"]) > 1
 
 
 @each_release

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
+from checkpoints.queries import do
+from engines.lab import LIMIT_S
+from offsetkeeper.checkpoint import LocalFiles, plan_truncate, read_checkpoint, verify
 from offsetkeeper.errors import CheckpointMismatch
 from structured.lab import StructuredLab
 
+COLUMNS = ("topic", "partition", "offset", "value")
 NewTopic = Callable[..., str]
 
 
@@ -45,3 +50,59 @@ def test_another_number_of_sources_than_the_checkpoint_has_is_refused_and_loses_
     ):
         lab.follow(name, reader="connector", query=thrice)
     assert lab.follow(name, reader="connector", query=once) == ["c"]
+
+
+def own(lab: StructuredLab, topic: str, query: Callable[[DataFrame], DataFrame], process: Any = None) -> None:
+    """Run a query of one's own until it has read all that is there."""
+    pipeline = lab.pipeline(topic)
+    with pipeline.stream(lab.spark, process or lab.keep, checkpoint=str(lab.checkpoint)) as stream:
+        writer = query(stream.records).writeStream.foreachBatch(stream.write)
+        writer = writer.option("checkpointLocation", stream.checkpoint).trigger(availableNow=True)
+        writer.start().awaitTermination(LIMIT_S)
+
+
+def test_a_query_of_ones_own_that_spark_ends_within_its_block_tells_our_error(
+    either: StructuredLab, topic: NewTopic
+) -> None:
+    name = topic()
+    either.produce(name, "a")
+    own(either, name, once)
+
+    def refuse(*_: object) -> None:
+        raise ZeroDivisionError("of the output")
+
+    either.produce(name, "b")
+    with pytest.raises(ZeroDivisionError, match="of the output"):
+        own(either, name, once, refuse)
+    with pytest.raises(CheckpointMismatch, match="read 1 sources, and this query reads 3"):
+        own(either, name, thrice)
+    own(either, name, once)
+    assert either.values == ["a", "b"]
+
+
+def test_sources_in_another_order_are_refused_and_lose_nothing(either: StructuredLab, topic: NewTopic) -> None:
+    """Spark takes the offsets of one source for those of the other, and says how to skip what it does not find."""
+    name, beside = topic(), topic()
+    either.produce(name, "a")
+    either.produce(beside, "x", "y", "z")
+
+    def other() -> DataFrame:
+        reader = either.spark.readStream.format("kafka").option("kafka.bootstrap.servers", either.kafka.bootstrap)
+        return reader.option("subscribe", beside).option("startingOffsets", "earliest").load().select(*COLUMNS)
+
+    def first(records: DataFrame) -> DataFrame:
+        return records.select(*COLUMNS).union(other())
+
+    own(either, name, first)
+    either.produce(name, "b")
+    either.produce(beside, "w")
+    with pytest.raises(CheckpointMismatch, match=r"partitions topic-\w+-0: .* sources in another order"):
+        own(either, name, lambda records: other().union(records.select(*COLUMNS)))
+    with pytest.raises(CheckpointMismatch, match="checkpoint verify"):
+        own(either, name, first)  # Spark has planned the batch before it refused it
+    files = LocalFiles(either.checkpoint)
+    last = either.batch_ids()[-2]
+    assert f"truncate to batch {last}" in verify(files)[0].remedy
+    do(files, plan_truncate(read_checkpoint(files), last, query_id="keep"))
+    own(either, name, first)
+    assert Counter(either.values) == Counter("axyzbw")

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import checkpoint, doctor, forget, init, inspect, lag, modify, replay, reset, serve
+from offsetkeeper.cli import checkpoint, doctor, forget, holds, init, inspect, lag, modify, replay, reset, serve
 from offsetkeeper.cli.output import complain, log_to_stderr
 from offsetkeeper.errors import OffsetkeeperError
 
@@ -103,6 +103,7 @@ def demo(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(inspect.groups, inspect.show, inspect.plan, lag.lag, inspect.history, inspect.verify),
+    holds.holds,
     *(doctor.doctor, replay.replay, reset.reset, modify.rewind, modify.undo, forget.forget, modify.adopt, modify.copy),
     serve.serve,
     init.init,

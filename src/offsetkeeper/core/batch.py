@@ -14,6 +14,7 @@ from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPar
 from offsetkeeper.errors import SettingsError, listed
 
 DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
+QUARANTINED = "quarantined"  # first word of the reason with which the history has commits of dead letters
 
 
 class Program(NamedTuple):

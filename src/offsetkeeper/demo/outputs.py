@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from offsetkeeper.demo import orders, poison
 from offsetkeeper.demo.orders import Order
 from offsetkeeper.demo.poison import Letter
+from offsetkeeper.operate.holds import held_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsetkeeper.core.batch import Batch
     from offsetkeeper.sinks import Sink
+    from offsetkeeper.sinks.held import Held
 
 _TOPIC = "orders.out"
 _CATALOG, _NAMESPACE = "lake", "shop"
@@ -34,6 +36,7 @@ class Output(NamedTuple):
         open: returns the sink for it.
         process: turns the records of a batch into its frame.
         read: returns the orders in it.
+        held: returns the batches of which its metadata tell; None if they tell of none.
     """
 
     place: Callable[[str, str, str], str]
@@ -41,6 +44,7 @@ class Output(NamedTuple):
     open: Callable[[str], Sink]
     process: Callable[[DataFrame, Batch], DataFrame]
     read: Callable[[str], Iterable[Order]]
+    held: Callable[[str], Held] | None = None
 
 
 def _make_table(url: str) -> None:
@@ -188,11 +192,14 @@ OUTPUTS: Mapping[str, Output] = MappingProxyType(
         "table": Output(lambda store, _brokers, _folder: store, _make_table, _open_table, orders.parse, _read_table),
         "topic": Output(lambda _store, brokers, _folder: brokers, _make_topic, _open_topic, _as_values, _read_topic),
         "files": Output(
-            lambda _store, _brokers, folder: folder, lambda _: None, _open_files, orders.checked, _read_files
+            lambda _store, _brokers, folder: folder, lambda _: None, _open_files, orders.checked, _read_files, held_in
         ),
-        "delta": Output(lambda _store, _brokers, folder: folder, _make_delta, _open_delta, orders.checked, _read_delta),
+        "delta": Output(
+            lambda _store, _brokers, folder: folder, _make_delta, _open_delta, orders.checked, _read_delta, held_in
+        ),
         "iceberg": Output(
-            lambda _store, _brokers, folder: folder, _make_iceberg, _open_iceberg, orders.checked, _read_iceberg
+            *(lambda _store, _brokers, folder: folder, _make_iceberg, _open_iceberg, orders.checked, _read_iceberg),
+            held=lambda folder: held_in(f"{_NAMESPACE}.{orders.TABLE}", _CATALOG, _lake(folder)),
         ),
     }
 )

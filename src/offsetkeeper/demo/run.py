@@ -18,11 +18,14 @@ from offsetkeeper.demo.driver import FENCED, Settings
 from offsetkeeper.demo.outputs import OUTPUTS, make_letters, read_letters
 from offsetkeeper.demo.poison import Letter
 from offsetkeeper.demo.process import Driver
+from offsetkeeper.operate.holds import compare_with
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.java import spark_home
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
+
+_ALL = 1_000_000  # entries of a history
 
 StoreName = Literal["sqlite", "postgresql"]
 
@@ -157,8 +160,10 @@ class Demo:
     ) -> dict[str, object]:
         verdict = orders.compare(produced, list(self._output.read(settings.place)))
         with closing(open_store(settings.store)) as store:
-            positions = Ledger(store, "demo").load().positions
-        reached = {tp: position.offset for tp, position in positions.items()}
+            ledger = Ledger(store, "demo")
+            reached = {tp: position.offset for tp, position in ledger.load().positions.items()}
+            held = self._output.held and self._output.held(settings.place).batches
+            misfits = None if held is None else compare_with(ledger.snapshot, ledger.history(_ALL), held)
         poisoned = [letter for letters in bad.values() for letter in letters]
         letters = read_letters(settings.store) if self._poison else []
         ends = orders.ends([*produced, *poisoned])
@@ -166,8 +171,10 @@ class Demo:
         partitions = sum(orders.TOPICS.values()) + (self._kills > 0)
         lacking = len(poison.KINDS) - len(bad) if self._poison else 0  # kinds that were not produced prove nothing
         wrong = poison.wrong(poisoned, letters) + lacking
-        ok = verdict.clean and not behind and fenced == 1 and len(ends) == partitions and not wrong
+        ok = verdict.clean and not behind and fenced == 1 and len(ends) == partitions and not wrong and not misfits
         counts = {"kills": self._kills, "fenced": fenced, "partitions": len(ends), "positions_behind": behind}
+        if misfits is not None:
+            counts["misfits"] = len(misfits)
         if self._poison:
             counts |= {"bad": len(poisoned), "dead_letters": len(letters), "wrong_letters": wrong}
         return verdict._asdict() | counts | {"store": self._store, "sink": self._sink, "ok": ok}

@@ -50,6 +50,7 @@ _NOT_COUNTED = (
 
 
 _LONGEST_S = 1e9
+_PARTITIONS = re.compile(r"Partitions Set\((.+?)\)(?: have been|\. They may have been) deleted", re.IGNORECASE)
 _SOURCES = re.compile(r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\] sources")
 
 
@@ -195,14 +196,27 @@ class Reconciliation:
 
 
 def sources_changed(raised: Exception, checkpoint: str) -> CheckpointMismatch | None:
-    """Return the error for a query with another number of sources than its checkpoint, if Spark's error says so."""
-    if (found := _SOURCES.search(str(raised))) is None:
+    """Return the error for a query with other sources than its checkpoint, if Spark's error says so."""
+    text = str(raised)
+    if found := _SOURCES.search(text):
+        what = (
+            f"is the checkpoint of a query that read {found[1]} sources, and this query reads {found[2]}: a union, a "
+            "join or another topic came or went. Spark cannot go on from there; nothing was read or written. Start the "
+            "query as it was"
+        )
+    elif found := _PARTITIONS.search(text):
+        what = (
+            f"does not fit the sources of this query, by the partitions {found[1]}: the query reads its sources in "
+            "another order, or other topics, or the topic was deleted. This batch was neither read nor written. Do not "
+            "set failOnDataLoss: records would be skipped without an error. Start the query as it was; if that is "
+            "refused too, Spark has already planned this batch, and 'offsetkeeper checkpoint verify' says how to take "
+            "it back"
+        )
+    else:
         return None
     return CheckpointMismatch(
-        f"{checkpoint} is the checkpoint of a query that read {found[1]} sources, and this query reads {found[2]}: a "
-        "union, a join or another topic came or went. Spark cannot go on from there; nothing was read or written. "
-        "Start the query as it was, or start with a new checkpoint: without state, reading goes on from the ledger; "
-        "with state, give offsets= to build new state"
+        f"{checkpoint} {what}. Or start with a new checkpoint: without state, reading goes on from the ledger; with "
+        "state, give offsets= to build new state"
     )
 
 

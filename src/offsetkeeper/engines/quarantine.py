@@ -21,7 +21,7 @@ from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import QUARANTINED, Batch
 from offsetkeeper.core.executors import raised
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
@@ -50,7 +50,6 @@ _BEFORE = 3
 _IS_DATE = "timestamp between -62135510400000 and 253402214399999"
 _ENTRIES = 50  # of the history, for each letter: starts and pieces that were dropped lie between letters
 _ENDS = {"commit", "rewind", "adopt"}  # of a row of letters; a reset is somebody's act
-QUARANTINED = "quarantined"  # first word of the reason of such commits in the history
 
 
 @dataclass(slots=True)

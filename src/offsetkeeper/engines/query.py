@@ -153,8 +153,12 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: object) -> None:
+        """Release the group; where Spark ended the block with an error, raise `error` of it instead."""
+        told = self.error(raised) if isinstance(raised, Exception) and _is_of_spark(raised) else raised
         self.close()
+        if told is not None and told is not raised:
+            raise told from raised
 
 
 class Query:
@@ -245,6 +249,10 @@ class Query:
                 self._watch.close(gone=gone)
         finally:
             self._stream.close()
+
+
+def _is_of_spark(error: Exception) -> bool:
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
 
 
 def _check_settings(engine: Loop, asked: QueryRun) -> None:

@@ -180,12 +180,11 @@ def _unbroken(asked: QueryRun, history: Sequence[Entry], starts: Offsets, ends: 
 
 def _settings(spark: SparkSession) -> dict[str, str]:
     """Return the settings that Spark keeps with a query, as they are in the session."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - loaded with Spark
-
     found = {}
     for name in SETTINGS:
         try:
             found[name] = str(spark.conf.get(name))
-        except PySparkException:  # this release has no such setting
-            continue
+        except Exception as error:  # each release has its own class for it
+            if "SQL_CONF_NOT_FOUND" not in str(error):
+                raise
     return found

@@ -43,14 +43,15 @@ class Artifact(NamedTuple):
     name: str
     rev: str
     sha256: str
+    classifier: str = ""
 
     @property
     def file(self) -> str:
         """Name of the jar in its set's folder."""
-        return f"{self.name}-{self.rev}.jar"
+        return f"{self.name}-{self.rev}{'-' if self.classifier else ''}{self.classifier}.jar"
 
     def __str__(self) -> str:
-        return f"{self.org}:{self.name}:{self.rev}"
+        return f"{self.org}:{self.name}:{self.rev}{':' if self.classifier else ''}{self.classifier}"
 
 
 def to_stderr(line: str) -> None:
@@ -136,7 +137,7 @@ def _run_ivy(missing: list[Artifact], folder: Path) -> Path:
         "-settings": os.environ.get("OFFSETKEEPER_IVY_SETTINGS") or settings,
         "-ivy": wishes,
         "-cache": work / "cache",
-        "-retrieve": folder / "[artifact]-[revision].[ext]",
+        "-retrieve": folder / "[artifact]-[revision](-[classifier]).[ext]",
     }
     arguments = [str(part) for pair in options.items() for part in pair]
     with log.open("wb") as out:
@@ -145,16 +146,27 @@ def _run_ivy(missing: list[Artifact], folder: Path) -> Path:
 
 
 def _ivy_xml(wanted: Iterable[Artifact]) -> str:
+    modules: dict[tuple[str, str, str], list[str]] = {}
+    for each in wanted:
+        modules.setdefault(each[:3], []).append(each.classifier)
+    rows = (_ivy_module(*module, classifiers) for module, classifiers in modules.items())
+    return (
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="offsetkeeper" module="jars"/><configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(rows)}</dependencies></ivy-module>"
+    )
+
+
+def _ivy_module(org: str, name: str, rev: str, classifiers: list[str]) -> str:
     # master is the jar alone where a registry's POM is read, default is all there is where it is not.
-    rows = (
-        f"<dependency org={quoteattr(a.org)} name={quoteattr(a.name)} rev={quoteattr(a.rev)}"
-        ' transitive="false" conf="default->master(default)"/>'
-        for a in wanted
+    artifacts = (
+        f'<artifact name={quoteattr(name)} type="jar" ext="jar"{f" m:classifier={quoteattr(each)}" if each else ""}/>'
+        for each in classifiers
     )
     return (
-        '<ivy-module version="2.0"><info organisation="offsetkeeper" module="jars"/>'
-        '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{''.join(rows)}</dependencies></ivy-module>"
+        f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)}"
+        f' transitive="false" conf="default->master(default)">'
+        f"{''.join(artifacts) if any(classifiers) else ''}</dependency>"
     )
 
 

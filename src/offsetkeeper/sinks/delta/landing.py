@@ -7,12 +7,11 @@ the table but not the mark, the commit is tried for the next version.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +19,7 @@ from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import dataset
 
@@ -30,7 +29,7 @@ from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Landed
-from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, open_file, read_file
+from offsetkeeper.core.outside import read_file
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import (
@@ -40,9 +39,10 @@ from offsetkeeper.errors import (
     Refused,
     SinkError,
 )
-from offsetkeeper.sinks import limits, synced
+from offsetkeeper.sinks import held, limits, synced
 from offsetkeeper.sinks.delta import marks, task
 from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, partitions_misfit
+from offsetkeeper.sinks.delta.opened import USER_METADATA, load, telling
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.lake import misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
@@ -55,8 +55,6 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
-_POINTER = "_delta_log/_last_checkpoint"
-_NO_FOLDER = {errno.ENOTDIR, errno.ELOOP}
 _LARGEST_ENTRY = 2**30  # bytes of a commit: some 500,000 files
 _SHIPPED = (errors, environment, urls, limits, synced, task)
 _FEATURES = frozenset(
@@ -83,11 +81,12 @@ class Shape(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """Rows that are in files but not in the table yet, for a table of that shape."""
+    """Rows that are in files but not in the table yet, for a table of that shape, and the offsets that they are of."""
 
     shape: Shape
     files: list[task.File]
     columns: list[str]
+    offsets: str
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class DeltaTarget:
         self._writable()
         check_refuses(self.address, self.options)
 
-    def stage(self, frame: DataFrame, batch: Batch) -> Staged:  # noqa: ARG002 - the protocol's signature
+    def stage(self, frame: DataFrame, batch: Batch) -> Staged:
         """See `Lander`."""
         table = self._writable()
         shape = Shape.of(table)
@@ -143,12 +142,12 @@ class DeltaTarget:
             if ours is None:
                 raise
             raise ours from error
-        return Staged(shape, [task.File(*row) for row in done], names)
+        return Staged(shape, [task.File(*row) for row in done], names, batch.lines())
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`. The handle is the table, loaded at one version."""
-        table = self._load()
-        with self._told():
+        table = load(self.folder)
+        with telling(self.folder):
             return Seen(marks.read(table.transaction_version, key), table, str(table.version()))
 
     def lost(self, landed: Landed, seen: Seen) -> str:
@@ -161,7 +160,7 @@ class DeltaTarget:
         version, known = seen.handle.version(), int(landed.target)
         if version < known:
             return f"it is at version {version}, and had the batch in version {known}: it was created again or restored"
-        with self._told():
+        with telling(self.folder):
             since = [each for each in seen.handle.history(version - known) if each.get("version", version) > known]
         to = [each.get("operationParameters", {}).get("version") for each in since if each["operation"] == "RESTORE"]
         if all(str(each).isdecimal() and int(each) >= known for each in to):
@@ -174,7 +173,7 @@ class DeltaTarget:
             if staged is not None and Shape.of(seen.handle) != staged.shape:
                 raise SinkError(f"{self.address} was altered while rows were staged for it; nothing was written")
             try:
-                self._commit(seen.handle, marks.transactions(key, mark), staged)
+                self._commit(seen.handle, key, mark, staged)
             except Exception as error:  # noqa: BLE001 - whatever the error is, the table shows the outcome
                 again = self._after(error, key, seen, mark)
                 if again is None:
@@ -206,9 +205,10 @@ class DeltaTarget:
             raise SinkError(f"{why}; nothing was written") from None
         raise OutcomeUnknown(why) from None
 
-    def _commit(self, table: deltalake.DeltaTable, numbers: Mapping[str, int], staged: Staged | None) -> None:
-        transactions = [deltalake.Transaction(*each) for each in numbers.items()]
-        properties = deltalake.CommitProperties(max_commit_retries=0, app_transactions=transactions)
+    def _commit(self, table: deltalake.DeltaTable, key: MarkKey, mark: OutputMark, staged: Staged | None) -> None:
+        transactions = [deltalake.Transaction(*each) for each in marks.transactions(key, mark).items()]
+        about = {USER_METADATA: json.dumps(held.told(key, mark, staged and staged.offsets))}
+        properties = deltalake.CommitProperties(about, max_commit_retries=0, app_transactions=transactions)
         version = table.version()
         if staged is not None and staged.files and self.target.mode == "upsert":
             self._merge(version, staged, properties)
@@ -265,44 +265,11 @@ class DeltaTarget:
             )
 
     def _writable(self) -> deltalake.DeltaTable:
-        table = self._load()
+        table = load(self.folder)
         demands = [*_demands(table, self.target)]
         if demands:
             raise Refused(f"{self.address} cannot be written: {'; '.join(demands)}")
         return table
-
-    def _load(self) -> deltalake.DeltaTable:
-        if self.folder.local:
-            self._check_pointer()
-        with self._told():
-            return deltalake.DeltaTable(self.address, storage_options=dict(self.options))
-
-    def _check_pointer(self) -> None:
-        """Check the file that deltalake opens without a look: it would wait for a FIFO, or take memory for any size."""
-        try:
-            file, _ = open_file(Path(self.address, _POINTER), LARGEST_STORED, root=Path(self.address))
-            file.close()
-        except UnfitFile as error:
-            raise Refused(
-                f"{self.address}: {error.filename} was not opened: it {error.strerror}. Somebody who may write there "
-                "has put it there: take it away"
-            ) from None
-        except OSError as error:
-            if error.errno in _NO_FOLDER:
-                raise Refused(f"{self.address}: {error}; nothing was written. Give the folder of a table") from None
-            # of others deltalake tells
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except TableNotFoundError:
-            raise Refused(
-                f"{self.address} has no Delta table: create it first, with deltalake.DeltaTable.create(uri, schema=…, "
-                "partition_by=[…]), or correct the address"
-            ) from None
-        except (DeltaError, OSError) as error:
-            raise SinkError(self.folder.why(error)) from None
 
 
 def _demands(table: deltalake.DeltaTable, target: Target) -> Iterator[str]:

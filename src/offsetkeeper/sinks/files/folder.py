@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -27,17 +27,19 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.sinks import held
 from offsetkeeper.sinks.blame import judged, told_by_system
-from offsetkeeper.sinks.files.link import TIMES, Layout, Link, columns_of, grown
+from offsetkeeper.sinks.files.link import NOTHING_TOLD, TIMES, Layout, Link, columns_of, grown
 from offsetkeeper.sinks.sink import MarkKey, Seen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("offsetkeeper")
-_HIDDEN = "_offsetkeeper"  # Spark's readers ignore names that start with _
-_OWNER = f"{_HIDDEN}/owner"
+HIDDEN = "_offsetkeeper"  # Spark's readers ignore names that start with _
+_OWNER = f"{HIDDEN}/owner"
 _BATCH = re.compile(r"batch=(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([0-9]+)-[0-9a-f]+")
 _BROKEN = "spark.sql.columnNameOfCorruptRecord"
@@ -93,6 +95,7 @@ class Tree(Protocol):
 class _Staged(NamedTuple):
     attempt: str
     columns: Mapping[str, str]
+    offsets: str
 
 
 @dataclass(slots=True)
@@ -113,7 +116,7 @@ class Output:
 
     def check(self) -> None:
         """See `Files.prepare`."""
-        self.tree.make(_HIDDEN)
+        self.tree.make(HIDDEN)
         last = self._last()
         if last is not None and last.layout != self.layout:
             raise Refused(f"{self.tree.address} has {last.layout}, not {self.layout}: give another folder")
@@ -135,7 +138,7 @@ class Output:
                 self.tree.delete(attempt)
             raise
         self.tree.sync(attempt)
-        return _Staged(attempt, columns)
+        return _Staged(attempt, columns, batch.lines())
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`."""
@@ -157,16 +160,17 @@ class Output:
         if mark.sequence > last.next:
             self._take(_name(last.next), replace(last, next=mark.sequence))
         link = Link(key, mark, mark.sequence + 1, self.layout, columns)
-        self._take(_name(mark.sequence), link, staged.attempt if staged else None)
+        told = held.told(key, mark, staged and staged.offsets)
+        self._take(_name(mark.sequence), link, staged.attempt if staged else None, told)
 
-    def _take(self, name: str, link: Link, attempt: str | None = None) -> None:
+    def _take(self, name: str, link: Link, attempt: str | None = None, told: Mapping[str, str] = NOTHING_TOLD) -> None:
         """Take a name with a link, and with the rows of an attempt if there is one."""
         if attempt is None:
             attempt = _attempt(link.next)
             self.tree.make(attempt)
-        content = link.dump(attempt)
+        content = link.dump(attempt, told)
         try:
-            self.tree.write(f"{attempt}/{_HIDDEN}", content)
+            self.tree.write(f"{attempt}/{HIDDEN}", content)
             self.tree.move(attempt, name)
         except (SinkError, OutcomeUnknown) as error:
             there = self._peek(name)
@@ -181,7 +185,7 @@ class Output:
 
     def _peek(self, name: str) -> bytes | None:
         try:
-            return self.tree.read(f"{name}/{_HIDDEN}")
+            return self.tree.read(f"{name}/{HIDDEN}")
         except SinkError:
             return None
 
@@ -199,14 +203,14 @@ class Output:
 
     def _find_last(self) -> Link | None:
         visible = [name for name in self.tree.names("") if name[0] not in "._"]
-        numbers = [int(match[1]) for name in visible if (match := _BATCH.fullmatch(name))]
-        name = _name(max(numbers)) if numbers else _OWNER
-        content = self.tree.read(f"{name}/{_HIDDEN}")
+        numbers = _numbers(visible)
+        name = _name(numbers[-1]) if numbers else _OWNER
+        content = self.tree.read(f"{name}/{HIDDEN}")
         if content is not None:
-            return Link.parse(content, f"{self.tree.address}/{name}/{_HIDDEN}")
+            return Link.parse(content, f"{self.tree.address}/{name}/{HIDDEN}")
         if numbers:
             raise MarkError(
-                f"{self.tree.address}/{name} was not written by offsetkeeper, or {_HIDDEN}, which has the mark, was "
+                f"{self.tree.address}/{name} was not written by offsetkeeper, or {HIDDEN}, which has the mark, was "
                 "deleted in it"
             )
         if visible:
@@ -280,10 +284,10 @@ class Output:
 
     def _sweep(self, following: int) -> None:
         """Delete the attempts that can never land."""
-        for name in self.tree.names(_HIDDEN):
+        for name in self.tree.names(HIDDEN):
             match = _ATTEMPT.fullmatch(name)
             if match and int(match[1]) < following:
-                self._delete(f"{_HIDDEN}/{name}")
+                self._delete(f"{HIDDEN}/{name}")
 
     def _delete(self, attempt: str) -> None:
         try:
@@ -292,8 +296,42 @@ class Output:
             log.warning("%s: a left-over attempt could not be deleted: %s", self.tree.address, error)
 
 
+def held_batches(tree: Tree) -> held.Held:
+    """Return the batches that a folder tells of.
+
+    Raises:
+        MarkError: offsetkeeper has not written the folder, or a file in it is damaged.
+        Refused, SinkError: the folder could not be read.
+    """
+    first = tree.read(f"{_OWNER}/{HIDDEN}")
+    if first is None:
+        raise MarkError(f"{tree.address} was not written by offsetkeeper: it has no {_OWNER}")
+    numbers = _numbers(tree.names(""))
+    begins = Link.parse(first, f"{tree.address}/{_OWNER}/{HIDDEN}").next
+    found = [each for number in numbers if (each := _told(tree, number)) is not None]
+    return held.Held(tuple(found), "older ones were deleted" if numbers and begins < numbers[0] else "")
+
+
+def _told(tree: Tree, number: int) -> held.HeldBatch | None:
+    """Return the batch of a number; None if the number was only passed."""
+    where = f"{_name(number)}/{HIDDEN}"
+    content = tree.read(where)
+    if content is None:
+        raise MarkError(f"{tree.address}/{where} was deleted")
+    link = Link.parse(content, f"{tree.address}/{where}")
+    if link.mark is None or link.mark.sequence != number:
+        return None
+    told = held.HeldBatch.of(_name(number), load_json(content))
+    batch = held.batch_id(link.key, link.mark)
+    return told or held.HeldBatch(_name(number), *link.key, batch, () if link.mark.void else None, link.mark.void)
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    return sorted(int(match[1]) for name in names if (match := _BATCH.fullmatch(name)))
+
+
 def _attempt(sequence: int) -> str:
-    return f"{_HIDDEN}/{sequence}-{environment.token()}"
+    return f"{HIDDEN}/{sequence}-{environment.token()}"
 
 
 def _name(sequence: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from offsetkeeper.core.mark import OutputMark
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 OWN = "batch"
+NOTHING_TOLD: Mapping[str, str] = MappingProxyType({})
 TIMES = "spark.sql.parquet.outputTimestampType"
 # A value of these types is the same after it was the name of a folder. A time is written in the session's zone, without
 # its offset, so two of them may become one.
@@ -62,11 +64,11 @@ class Link:
     layout: Layout
     columns: Mapping[str, str]
 
-    def dump(self, attempt: str) -> bytes:
-        """Return the content of its file, which is different for each attempt."""
+    def dump(self, attempt: str, told: Mapping[str, str] = NOTHING_TOLD) -> bytes:
+        """Return the content of its file, which is different for each attempt; see `held` for what is told."""
         mark = None if self.mark is None else str(self.mark)
         more = {"version": _VERSION, "mark": mark, "next": self.next, "columns": dict(self.columns), "attempt": attempt}
-        return json.dumps({**more, **self.key._asdict(), **self.layout._asdict()}, ensure_ascii=False).encode()
+        return json.dumps({**more, **self.key._asdict(), **self.layout._asdict(), **told}, ensure_ascii=False).encode()
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> Self:

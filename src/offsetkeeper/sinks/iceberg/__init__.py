@@ -38,7 +38,8 @@ class IcebergTable:
 
     Args:
         table: name of the table with its namespace: `shop.orders`.
-        catalog: name of the catalog, as `pyiceberg` knows it. In a catalog of SQL it is a part of each table's key.
+        catalog: name of the catalog, as `pyiceberg` knows it: one of REST, or of SQL in SQLite or PostgreSQL. In a
+            catalog of SQL it is a part of each table's key.
         mode: "append", or "upsert" to replace the rows with the same key. If several rows of a batch have the same key,
             the last one by topic, partition and offset is used; if the frame lacks these columns, the batch is refused
             (the table need not have them).

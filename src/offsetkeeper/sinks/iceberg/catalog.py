@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyiceberg
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import _ENV_CONFIG, Catalog, CatalogType, infer_catalog_type, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
+    UnauthorizedError,
+)
+from pyiceberg.utils.config import merge_config
+from requests.adapters import HTTPAdapter
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -25,8 +36,25 @@ RELEASE = "0.12.0"
 """The release of pyiceberg whose private names this sink uses: another one may have changed them."""
 
 _DATABASES = ("sqlite", "postgresql")
+_REFUSED = (BadRequestError, ForbiddenError, OAuthError, UnauthorizedError)
+_REQUEST_S = 60.0
 _OF_FILES = ("s3.", "adls.", "gcs.", "hdfs.", "oss.", "hf.", "client.", "py-io-impl")
 _DEFAULTS = {"init_catalog_tables": "false"}  # a wrong URI makes no catalog
+
+
+class _Rest(RestCatalog):
+    """A catalog of REST that waits for no answer for ever: pyiceberg's own has no time limit."""
+
+    def _create_session(self) -> Any:
+        session = super()._create_session()
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, _Limited())
+        return session
+
+
+class _Limited(HTTPAdapter):
+    def send(self, request: Any, **words: Any) -> Any:  # type: ignore[override]  # requests gives all by name
+        return super().send(request, **{**words, "timeout": words.get("timeout") or _REQUEST_S})
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -43,7 +71,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     _check_file(where, properties.get("uri", ""))
     with telling(where, properties):
         try:
-            catalog = load_catalog(name, **(_DEFAULTS | dict(properties)))
+            catalog = _load(name, properties)
         except NotInstalledError as error:  # told also where the driver of the uri is missing
             raise MissingExtra(
                 f"{where}: {error}; or its driver is missing: for PostgreSQL pip install 'offsetkeeper[postgresql]'"
@@ -53,10 +81,18 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
                 f"{where}: {without_secrets(error, properties)}: see pyiceberg's settings of a catalog"
             ) from None
     database = catalog.engine.dialect.name if isinstance(catalog, SqlCatalog) else ""
-    if database not in _DATABASES:
+    if database not in _DATABASES and not isinstance(catalog, RestCatalog):
         kind = f"of {database}" if database else f"a {type(catalog).__name__}"
-        raise Refused(f"{where} is {kind}: this sink knows catalogs of SQL in {' and '.join(_DATABASES)}")
+        raise Refused(f"{where} is {kind}: this sink knows catalogs of REST, and of SQL in {' and '.join(_DATABASES)}")
     return catalog
+
+
+def _load(name: str, properties: Mapping[str, str]) -> Catalog:
+    whole: Any = merge_config(_ENV_CONFIG.get_catalog_config(name) or {}, dict(properties))
+    kind = whole.get("type")
+    if (CatalogType(kind.lower()) if isinstance(kind, str) else infer_catalog_type(name, whole)) is CatalogType.REST:
+        return _Rest(name, **whole)
+    return load_catalog(name, **(_DEFAULTS | dict(properties)))
 
 
 def of_files(properties: Mapping[str, Any]) -> dict[str, str]:
@@ -78,7 +114,10 @@ def telling(where: str, properties: Mapping[str, str], say: Callable[[str], str]
     except Exception as error:  # noqa: BLE001 - pyiceberg's errors have no class of their own
         if isinstance(error, SQLAlchemyError) and IcebergTables.__tablename__ in str(getattr(error, "orig", "")):
             raise Refused(f"{where}: there is no catalog in that database: {why(error, properties)}") from None
-        raise judged(error, say(f"{where}: {why(error, properties)}"), of_rows=False) from None
+        told = say(f"{where}: {why(error, properties)}")
+        if isinstance(error, _REFUSED):
+            raise Refused(told) from None
+        raise judged(error, told, of_rows=False) from None
 
 
 def why(error: BaseException, properties: Mapping[str, str]) -> str:
@@ -87,12 +126,16 @@ def why(error: BaseException, properties: Mapping[str, str]) -> str:
 
 
 def _hidden(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the password in the URI of a catalog, and the parameters, by their names."""
+    """Return the password in the URI of a catalog, its parameters, and what is within other values, by their names."""
+    inner: dict[str, str] = {}
+    for value in properties.values():
+        if isinstance(value, Mapping):  # as `auth` of REST
+            inner |= {**{name: str(each) for name, each in value.items()}, **_hidden(value)}
     try:
         url = make_url(properties.get("uri", ""))
     except ArgumentError:
-        return {"secret uri": properties.get("uri", "")}
-    return {**{name: str(value) for name, value in url.query.items()}, "password": str(url.password or "")}
+        return inner | {"secret uri": properties.get("uri", "")}
+    return {**inner, **{name: str(value) for name, value in url.query.items()}, "password": str(url.password or "")}
 
 
 def _check_file(where: str, uri: str) -> None:

@@ -29,7 +29,7 @@ from offsetkeeper.core.model import Landed
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import MarkMoved, OutcomeUnknown, Refused, SinkError, SinkMismatch
-from offsetkeeper.sinks import limits, synced
+from offsetkeeper.sinks import held, limits, synced
 from offsetkeeper.sinks.iceberg import task
 from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, telling, why
 from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, partition_sources
@@ -163,7 +163,8 @@ class IcebergTarget:
                 if staged is not None and staged.files and self.target.mode == "upsert":
                     anew = without_keys(seen.handle, staged.files, self.target.key)
                 files = [*(staged.files if staged else []), *anew.new]
-                commit = Commit(seen.handle, files, anew.old, {key.path: str(mark)}, _summary(key, mark, staged))
+                about = held.told(key, mark, staged and staged.offsets)
+                commit = Commit(seen.handle, files, anew.old, {key.path: str(mark)}, about)
             try:
                 metadata = commit.send()
             except Exception as error:  # noqa: BLE001 - whatever the error is, the table shows the outcome
@@ -224,14 +225,6 @@ class IcebergTarget:
     def _load(self) -> Table:
         with telling(self.name, self.properties), closing(self._opened):  # no connection stays open between batches
             return self._opened.load_table(self.target.table)
-
-
-def _summary(key: MarkKey, mark: OutputMark, staged: Staged | None) -> dict[str, str]:
-    """Return what a snapshot tells of its batch."""
-    about = {"offsetkeeper.group": key.group, "offsetkeeper.batch": f"{key.group}/{mark.token}/{mark.sequence}"}
-    if key.output:
-        about["offsetkeeper.output"] = key.output
-    return about | ({"offsetkeeper.dropped": "true"} if staged is None else {"offsetkeeper.offsets": staged.offsets})
 
 
 def _holds(table: Table, known: SnapshotId) -> bool:

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.batch import DEAD_LETTERS, Batch
+from offsetkeeper.core.batch import DEAD_LETTERS, QUARANTINED, Batch
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Change, Guarantee, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
-from offsetkeeper.engines.quarantine import QUARANTINED
 from offsetkeeper.errors import (
     CheckpointMismatch,
     CorruptStore,

@@ -1,0 +1,204 @@
+"""Which offsets an output holds, by its own metadata; held against each other, and against the ledger of its group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from offsetkeeper.core.batch import QUARANTINED
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
+from offsetkeeper.core.urls import is_url, split_url
+from offsetkeeper.errors import MissingExtra, Refused
+from offsetkeeper.sinks.files.folder import HIDDEN, held_batches
+from offsetkeeper.sinks.files.local import LocalTree
+from offsetkeeper.sinks.held import Held, HeldBatch
+
+_LETTERS = ""  # in the place of a batch
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+
+
+class Kind(StrEnum):
+    """The kind of a finding."""
+
+    GAP = "gap"
+    """Offsets between those that the output has, which no batch of it has."""
+    OVERLAP = "overlap"
+    """Offsets that more than one batch of the output has: rows are there twice, unless they replace others by key."""
+    LACKS = "lacks"
+    """Offsets that the ledger has committed after the last ones of the output."""
+    AHEAD = "ahead"
+    """Offsets that the output has, and that the ledger has not committed."""
+
+
+class Finding(NamedTuple):
+    """Offsets of a partition that do not fit.
+
+    Attributes:
+        kind: the kind of the finding.
+        topic_partition: the partition.
+        start, end: the offsets, half-open.
+        batches: of an overlap, the ids of the output's batches that have them.
+    """
+
+    kind: Kind
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    batches: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" in {', '.join(self.batches)}" if self.batches else ""
+        return f"{self.kind} {self.topic_partition} {self.start} {self.end}{where}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        where = self.topic_partition._asdict()
+        return {"kind": self.kind, **where, "start": self.start, "end": self.end, "batches": [*self.batches]}
+
+
+class Spread(NamedTuple):
+    """The offsets of one partition in an output.
+
+    Attributes:
+        start: the first one.
+        end: the one after the last.
+        batches: how many batches have some.
+    """
+
+    start: int
+    end: int
+    batches: int
+
+
+def held_in(place: str, catalog: str = "", options: Mapping[str, str] = NO_OPTIONS) -> Held:
+    """Return the batches that an output holds.
+
+    Args:
+        place: a path or URI of a Delta table, a path of a folder of `Files`, or the name of an Iceberg table.
+        catalog: name of the catalog, if it is an Iceberg table.
+        options: options of deltalake, or properties of the catalog for pyiceberg.
+
+    Raises:
+        MissingExtra: the package that reads it is not installed.
+        Refused, SinkError, MarkError: there is no such output, or it could not be read.
+    """
+    if catalog:
+        found: Held = _reader("iceberg.history", "iceberg").held(place, catalog, options)
+        return found
+    if is_url(place) and not place.startswith("file://"):
+        return _delta(place, options)
+    path = Path(unquote(split_url(place).path) if is_url(place) else place).absolute()
+    if path.joinpath("_delta_log").is_dir():
+        return _delta(str(path), options)
+    if path.joinpath(HIDDEN).is_dir():
+        return held_batches(LocalTree(str(path)))
+    raise Refused(f"{place} is no Delta table, and no folder of Files: give --catalog for an Iceberg table")
+
+
+def _delta(address: str, options: Mapping[str, str]) -> Held:
+    module = _reader("delta.opened", "delta")
+    found: Held = module.held(module.Folder(address, options))
+    return found
+
+
+def _reader(name: str, extra: str) -> Any:
+    try:
+        return import_module(f"offsetkeeper.sinks.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("offsetkeeper"):
+            raise
+        raise MissingExtra(f"this table needs {error.name!r}: pip install 'offsetkeeper[{extra}]'") from error
+
+
+def spreads(held: Iterable[HeldBatch]) -> dict[TopicPartition, Spread]:
+    """Return what batches have of each partition, sorted."""
+    found: dict[TopicPartition, Spread] = {}
+    for _, r in _ranges(held):
+        at = found.get(r.topic_partition, Spread(r.start, r.end, 0))
+        found[r.topic_partition] = Spread(min(at.start, r.start), max(at.end, r.end), at.batches + 1)
+    return dict(sorted(found.items()))
+
+
+def compare(batches: Sequence[HeldBatch], letters: Iterable[OffsetRange] = ()) -> list[Finding]:
+    """Return the gaps and overlaps of the batches of one group in one output.
+
+    Args:
+        batches: the batches.
+        letters: the offsets that went into the dead letters: they are no gap.
+    """
+    by_partition: dict[TopicPartition, list[tuple[str, OffsetRange]]] = {}
+    for batch, r in _ranges(batches):
+        by_partition.setdefault(r.topic_partition, []).append((batch.batch, r))
+    for r in letters:
+        if r.topic_partition in by_partition:
+            by_partition[r.topic_partition].append((_LETTERS, r))
+    return [each for tp, held in sorted(by_partition.items()) for each in _joined(_sweep(tp, held))]
+
+
+def compare_with(ledger: Snapshot, history: Sequence[Entry], batches: Sequence[HeldBatch]) -> list[Finding]:
+    """Return gaps and overlaps, and what the ledger has and the output lacks, and the other way round.
+
+    Args:
+        ledger: ledger of the group.
+        history: its entries.
+        batches: the batches of the group in one output. One that the ledger has begun and not committed may be there.
+    """
+    committed = [(entry, r) for entry in history if entry.event == "commit" for r in entry.ranges]
+    letters = [r for entry, r in committed if entry.reason.startswith(QUARANTINED)]
+    found = compare(batches, letters)
+    began: dict[TopicPartition, int] = {}
+    for _, r in committed:
+        began[r.topic_partition] = min(r.start, began.get(r.topic_partition, r.start))
+    ends = {tp: each.end for tp, each in spreads(batches).items()}
+    for r in letters:
+        if r.topic_partition in ends:
+            ends[r.topic_partition] = max(r.end, ends[r.topic_partition])
+    for tp, position in sorted(ledger.positions.items()):
+        end = ends.get(tp, began.get(tp, position.offset))
+        if end < position.offset:
+            found.append(Finding(Kind.LACKS, tp, end, position.offset))
+    under_way = {each.id for each in (ledger.pending, ledger.unsettled) if each is not None}
+    ahead = []
+    for batch, r in _ranges(batches):
+        at = ledger.positions.get(r.topic_partition)
+        start = max(r.start, 0 if at is None else at.offset)
+        if start < r.end and batch.batch not in under_way:
+            ahead.append(Finding(Kind.AHEAD, r.topic_partition, start, r.end))
+    return found + _joined(sorted(ahead))
+
+
+def _ranges(batches: Iterable[HeldBatch]) -> Iterator[tuple[HeldBatch, OffsetRange]]:
+    for batch in batches:
+        for r in batch.ranges or ():
+            if r.size > 0:
+                yield batch, r
+
+
+def _sweep(tp: TopicPartition, held: Sequence[tuple[str, OffsetRange]]) -> Iterator[Finding]:
+    """Yield each stretch between two bounds that no batch has, or more than one."""
+    changes = sorted([(r.start, 1, batch) for batch, r in held] + [(r.end, 0, batch) for batch, r in held])
+    within: list[str] = []
+    for (at, begins, batch), (following, *_) in pairwise(changes):
+        within.append(batch) if begins else within.remove(batch)
+        held_by = tuple(sorted(each for each in within if each != _LETTERS))
+        if at < following and (len(held_by) > 1 or not within):
+            yield Finding(Kind.OVERLAP if within else Kind.GAP, tp, at, following, held_by)
+
+
+def _joined(findings: Iterable[Finding]) -> list[Finding]:
+    """Return sorted findings, those alike that touch as one."""
+    found: list[Finding] = []
+    for each in findings:
+        last = found[-1] if found else None
+        if last and last.end >= each.start and last._replace(start=each.start, end=each.end) == each:
+            found[-1] = last._replace(end=max(last.end, each.end))
+        else:
+            found.append(each)
+    return found

@@ -1,0 +1,105 @@
+"""Opens a Delta table, tells the errors of deltalake, and reads which batches its log tells of."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, open_file
+from offsetkeeper.errors import Refused, SinkError
+from offsetkeeper.sinks.delta.task import Folder
+from offsetkeeper.sinks.held import Held, HeldBatch
+
+USER_METADATA = "userMetadata"
+"""Where a commit keeps a text of its writer; `DESCRIBE HISTORY` of Spark shows it too."""
+
+_POINTER = "_delta_log/_last_checkpoint"
+_NO_FOLDER = {errno.ENOTDIR, errno.ELOOP}
+
+
+def load(folder: Folder) -> deltalake.DeltaTable:
+    """Return the table in a folder, as it is now.
+
+    Raises:
+        Refused: there is none, or it cannot be opened.
+        SinkError: it could not be reached.
+    """
+    if folder.local:
+        _check_pointer(folder)
+    with telling(folder):
+        return deltalake.DeltaTable(folder.address, storage_options=dict(folder.options))
+
+
+def held(folder: Folder) -> Held:
+    """Return the batches that the log of a table tells of.
+
+    Commits that a RESTORE has taken back do not count. Old entries of a log are deleted, after 30 days by default.
+
+    Raises:
+        Refused, SinkError: see `load`.
+    """
+    table = load(folder)
+    with telling(folder):
+        entries = table.history()
+    found: list[HeldBatch] = []
+    oldest, reached = 0, table.version() + 1
+    for entry in entries:  # the newest first
+        oldest = int(entry["version"])
+        if oldest >= reached:
+            continue
+        if entry.get("operation") == "RESTORE":
+            to = str(entry.get("operationParameters", {}).get("version"))
+            if not to.isdecimal():
+                return Held(
+                    tuple(found[::-1]), f"version {oldest} restores it to a time, and what that kept is unknown"
+                )
+            reached = int(to) + 1
+        batch = HeldBatch.of(f"version {oldest}", _metadata(entry))
+        if batch is not None:
+            found.append(batch)
+    return Held(tuple(found[::-1]), f"the log begins with version {oldest}" if oldest else "")
+
+
+def _metadata(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        found = json.loads(entry.get(USER_METADATA) or "{}")
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def telling(folder: Folder) -> Iterator[None]:
+    """Raise the errors of deltalake as ours."""
+    try:
+        yield
+    except TableNotFoundError:
+        raise Refused(
+            f"{folder.address} has no Delta table: create it first, with deltalake.DeltaTable.create(uri, schema=…, "
+            "partition_by=[…]), or correct the address"
+        ) from None
+    except (DeltaError, OSError) as error:
+        raise SinkError(folder.why(error)) from None
+
+
+def _check_pointer(folder: Folder) -> None:
+    """Check the file that deltalake opens without a look: it would wait for a FIFO, or take memory for any size."""
+    try:
+        file, _ = open_file(Path(folder.address, _POINTER), LARGEST_STORED, root=Path(folder.address))
+        file.close()
+    except UnfitFile as error:
+        raise Refused(
+            f"{folder.address}: {error.filename} was not opened: it {error.strerror}. Somebody who may write there "
+            "has put it there: take it away"
+        ) from None
+    except OSError as error:
+        if error.errno in _NO_FOLDER:
+            raise Refused(f"{folder.address}: {error}; nothing was written. Give the folder of a table") from None
+        # of others deltalake tells

@@ -1,0 +1,107 @@
+"""Which offsets an output holds: gaps and overlaps are those that counting each offset finds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetkeeper.core.batch import QUARANTINED
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.operate.holds import Finding, Kind, compare, compare_with, spreads
+from offsetkeeper.sinks.held import HeldBatch, parse_ranges, told
+from offsetkeeper.sinks.sink import MarkKey
+from offsetkeeper.testing.conformance.landers import batch_of
+
+ORDERS = TopicPartition("orders", 0)
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=8)
+
+
+def held(number: int, *spans: tuple[int, int]) -> HeldBatch:
+    ranges = tuple(OffsetRange(*ORDERS, start, start + size) for start, size in spans)
+    return HeldBatch(f"version {number}", "shop", "", f"shop/t/{number}", ranges)
+
+
+def counted(findings: list[Finding], kind: Kind) -> set[int]:
+    """Return each offset of the findings of a kind; none may be there twice."""
+    found = [at for each in findings if each.kind is kind for at in range(each.start, each.end)]
+    assert len(found) == len({*found})
+    return {*found}
+
+
+@given(SPANS, st.lists(st.integers(0, 40), max_size=3), st.integers(0, 45))
+def test_each_offset_is_told_once_as_counting_tells_it(
+    spans: list[tuple[int, int]], letters: list[int], position: int
+) -> None:
+    batches = [held(number, span) for number, span in enumerate(spans)]
+    count = Counter(at for start, size in spans for at in range(start, start + size))
+    there = {*count, *(letters if count else ())}
+    ledger = Snapshot("shop", positions={ORDERS: Position(position)})
+    history = [entry("commit", OffsetRange(*ORDERS, at, at + 1), f"{QUARANTINED}: x") for at in letters]
+    findings = compare_with(ledger, history, batches)
+    assert counted(findings, Kind.OVERLAP) == {at for at, times in count.items() if times > 1}
+    assert counted(findings, Kind.GAP) == {*range(min(there, default=0), max(there, default=0))} - there
+    ahead = {at for each in findings if each.kind is Kind.AHEAD for at in range(each.start, each.end)}
+    assert ahead == {at for at in count if at >= position}
+    if count:
+        assert counted(findings, Kind.LACKS) == {*range(max(there) + 1, position)}
+
+
+def entry(event: str, r: OffsetRange, reason: str = "") -> Entry:
+    return Entry(1, event, "id", 0, "me", reason=reason, ranges=(r,))
+
+
+def test_an_output_that_has_nothing_of_what_was_committed_lacks_it_from_the_first_commit() -> None:
+    ledger = Snapshot("shop", positions={ORDERS: Position(9), TopicPartition("orders", 1): Position(5)})
+    [found] = compare_with(ledger, [entry("commit", OffsetRange(*ORDERS, 4, 9))], [])
+    assert str(found) == "lacks orders 0 4 9"
+
+
+def test_a_batch_that_is_under_way_is_not_ahead() -> None:
+    batch = batch_of(7)
+    there = HeldBatch("version 1", batch.group, "", batch.id, batch.ranges)
+    positions = {r.topic_partition: Position(r.start) for r in batch.ranges}
+    ledger = Snapshot(batch.group, positions=positions, pending=batch)
+    assert compare_with(ledger, [], [there]) == []
+    found = compare_with(ledger, [], [there._replace(batch="another")])
+    assert [OffsetRange(*each.topic_partition, each.start, each.end) for each in found] == [*batch.ranges]
+    assert {each.kind for each in found} == {Kind.AHEAD}
+
+
+def test_neighbours_of_one_kind_are_one_finding_and_others_are_not() -> None:
+    found = compare([held(1, (0, 10), (20, 5)), held(2, (0, 5)), held(3, (5, 5))])
+    assert [str(each) for each in found] == [
+        "overlap orders 0 0 5 in shop/t/1, shop/t/2",
+        "overlap orders 0 5 10 in shop/t/1, shop/t/3",
+        "gap orders 0 10 20",
+    ]
+    assert spreads([held(1, (5, 3)), held(2, (0, 2), (9, 0))])[ORDERS] == (0, 8, 2)
+
+
+@pytest.mark.parametrize("output", ["", "copy"])
+def test_what_is_told_of_a_batch_is_read_back(output: str) -> None:
+    batch = batch_of(3)
+    key, mark = MarkKey(batch.group, output), OutputMark.of(batch)
+    found = HeldBatch.of("here", told(key, mark, batch.lines()))
+    assert found == HeldBatch("here", batch.group, output, batch.id, batch.ranges)
+    assert found.as_dict()["ranges"] == [[*r] for r in batch.ranges]
+    assert HeldBatch.of("here", told(key, mark, None)) == HeldBatch(
+        "here", batch.group, output, batch.id, (), dropped=True
+    )
+
+
+@pytest.mark.parametrize(
+    "lines", [None, 3, "orders 0 1", "orders 0 1 x", "orders -1 1 2", "a/b 0 1 2", "orders 0 -1 2"]
+)
+def test_lines_that_others_have_changed_are_unknown_offsets(lines: Any) -> None:
+    assert parse_ranges(lines) is None
+
+
+@pytest.mark.parametrize("about", [{}, {"offsetkeeper.batch": "shop/t/1"}, {"offsetkeeper.group": "shop"}])
+def test_metadata_of_others_tells_of_no_batch(about: dict[str, str]) -> None:
+    assert HeldBatch.of("here", about) is None
