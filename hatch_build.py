@@ -7,6 +7,7 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _FILES = "https://github.com/offsetkeeper/offsetkeeper/blob/main/"
+_PICTURES = "https://github.com/offsetkeeper/offsetkeeper/raw/main/"
 
 
 class Readme(MetadataHookInterface):
@@ -15,5 +16,6 @@ class Readme(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         """Set `readme`."""
         text = Path(self.root, "README.md").read_text("utf-8")
-        linked = re.sub(r"\]\((?!https?:|#)", f"]({_FILES}", text)
+        shown = re.sub(r"(!\[[^\]]*\]\()(?!https?:)", rf"\g<1>{_PICTURES}", text)
+        linked = re.sub(r"\]\((?!https?:|#)", f"]({_FILES}", shown)
         metadata["readme"] = {"content-type": "text/markdown", "text": linked}

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,8 @@ import typer
 from offsetkeeper import errors
 from offsetkeeper.cli.main import app
 
+_COLUMNS = 112
+"""So many are shown on a screen of 1440 pixels, see _static/site.css."""
 _MODULES = ("offsetkeeper", "offsetkeeper.sinks", "offsetkeeper.core.store")
 
 
@@ -103,7 +106,8 @@ def _describe(command: Any, path: list[str], lines: list[str]) -> None:
     for parameter in command.params:
         names = ", ".join([*parameter.opts, *parameter.secondary_opts])
         if not getattr(parameter, "hidden", False):
-            lines.append(f"  {names}: {getattr(parameter, 'help', None) or ''}".rstrip(": "))
+            text = f"  {names}: {getattr(parameter, 'help', None) or ''}".rstrip(": ")
+            lines += textwrap.wrap(text, _COLUMNS, subsequent_indent="      ", break_long_words=False)
     lines += ["```", ""]
     for name, child in getattr(command, "commands", {}).items():
         if not child.hidden:

@@ -11,12 +11,15 @@ from docs.pages import ROOT
 from offsetkeeper import Verdict, errors
 from offsetkeeper.cli import main
 from offsetkeeper.core import rules
+from offsetkeeper.demo.run import POINTS
 from offsetkeeper.monitor import changes
 from offsetkeeper.operate import copy
 from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.status import Status
 
 DOCS = ROOT / "docs"
+COLUMNS = 120
+MOST_BYTES = 150_000
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
@@ -73,6 +76,33 @@ def test_every_page_is_in_the_index_once() -> None:
     named = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
     pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
     assert sorted(name for name in named if "/" not in name) == sorted(pages)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_front_pages_show_what_the_demo_does(page: str) -> None:
+    """Its moments of a kill; and each door leads to a page that is in the index, with pictures that load fast."""
+    text = (ROOT / page).read_text("utf-8")
+    assert [point for point in POINTS.values() if point not in text] == []
+    doors = re.findall(r"^\| .*?\]\((?:docs/)?([\w-]+)\.md\)", text.split("| you say |")[1], re.MULTILINE)
+    assert doors == [
+        "migrate-dstreams",
+        "migrate-checkpoints",
+        "guarantees",
+        "topics",
+        "night",
+        "clusters",
+        "getting-started",
+    ]
+    for picture in re.findall(r"pictures/[\w.-]+", text):
+        assert 0 < (DOCS / picture).stat().st_size < MOST_BYTES, picture
+
+
+def test_code_is_not_cut_on_a_screen_of_1440_pixels() -> None:
+    """So many columns fit beside both side bars, see docs/_static/site.css."""
+    for page in DOCS.glob("*.md"):
+        blocks = re.findall(r"^```(.*?)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        lines = [line for kind, block in blocks for line in block.splitlines() if not kind.startswith("{")]
+        assert [line for line in lines if len(line) > COLUMNS] == [], page.name
 
 
 def test_links_to_headings_lead_to_pages() -> None:
