@@ -94,6 +94,8 @@ def test_each_table_tells_the_offsets_that_the_ledger_has_committed(lab: Lab, to
     run()
     for each in made.words:
         assert told(made.ask(each, "--store", lab.store)) == {("overlap", *at) for at in twice}
+    ends = CliRunner().invoke(app, ["holds", *made.words["lake"], "--export", "--store", lab.store])
+    assert ends.stdout.splitlines() == [f"{name},0,5", f"{name},1,5"]
     deltalake.DeltaTable(made.words["delta"][0]).restore(1)
     _, found = made.ask("delta", "--store", lab.store)
     assert [each["place"] for each in found["outputs"][0]["batches"]] == ["version 1"]

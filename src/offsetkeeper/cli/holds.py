@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.output import complain, say, say_json, say_table, shown
+from offsetkeeper.cli.output import complain, say, say_exactly, say_json, say_table, shown
 from offsetkeeper.core.batch import DEAD_LETTERS
 from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.offsets import TopicPartition
+from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.holds import Finding, Kind, compare, compare_with, held_in, spreads
 from offsetkeeper.sinks.held import HeldBatch
 
@@ -34,7 +35,11 @@ def holds(
         typer.Option(help="A storage option of deltalake, or a property of the catalog, as name=value; repeatable."),
     ] = None,
     group: Annotated[str, typer.Option(help="Show only this consumer group.")] = "",
+    output: Annotated[str, typer.Option(help="Show only the output of this name.")] = "",
     batches: Annotated[bool, typer.Option("--batches", help="List each batch.")] = False,
+    export: Annotated[
+        bool, typer.Option("--export", help="Print the end of each partition as CSV, for reset --from-file.")
+    ] = False,
     store: options.Store = "",
     as_json: options.AsJson = False,
 ) -> None:
@@ -47,11 +52,13 @@ def holds(
     """
     chosen = options.settings(store)
     held = held_in(place, catalog, dict(options.pair("--option", each) for each in option or []))
-    batches_of = [each for each in held.batches if group in {"", each.group}]
+    batches_of = [each for each in held.batches if group in {"", each.group} and output in {"", each.output}]
     parts = [
         _Part(*key, [*each], chosen) for key, each in groupby(sorted(batches_of, key=_owner), key=_owner)
     ]  # sorted is stable: batches stay in their order
-    if as_json:
+    if export:
+        _export(parts)
+    elif as_json:
         say_json({"place": place, "lacks": held.lacks, "outputs": [each.fields() for each in parts]})
     else:
         if not parts:
@@ -62,6 +69,16 @@ def holds(
             each.say(batches=batches)
     if any(each.findings for each in parts):
         raise typer.Exit(1)
+
+
+def _export(parts: Sequence[_Part]) -> None:
+    if len(parts) != 1:
+        named = ", ".join(f"group {each.group!r}, {listed_name(each.output)}" for each in parts) or "none"
+        raise SettingsError(f"--export needs one output, and there is {named}: give --group and --output")
+    for tp, there in spreads(parts[0].batches).items():
+        say_exactly(f"{tp.topic},{tp.partition},{there.end}")
+    for each in parts[0].findings:
+        complain(each)
 
 
 def _owner(batch: HeldBatch) -> tuple[str, str]:
