@@ -178,7 +178,7 @@ def test_a_start_elsewhere_is_refused_with_both_clusters_until_it_is_meant(
     told = rf"{names[0]} 0: another cluster, stored 2 in cluster {ids[0]}, Kafka holds 0..4 in cluster {ids[1]}"
     with pytest.raises(StartRefused, match=told) as refused:
         led.lab.read(**elsewhere)
-    assert "correct the brokers' address, or choose another policy for elsewhere" in str(refused.value)
+    assert "correct the brokers' address, or give policies=Policies(elsewhere=…)" in str(refused.value)
     assert led.lab.snapshot() == before
     mirror = led.lab.read(**elsewhere, policies=Policies(elsewhere="keep"))
     assert mirror == [*["x0"] * 2, *["x1"] * 4] * 2

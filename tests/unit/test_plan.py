@@ -143,7 +143,7 @@ def test_removed_partitions_are_told_and_their_positions_kept() -> None:
 
 
 def test_removed_partitions_stop_the_run_where_that_is_asked_for() -> None:
-    with pytest.raises(StartRefused, match=r"orders 1: removed[\s\S]*another policy for removed"):
+    with pytest.raises(StartRefused, match=r"orders 1: removed[\s\S]*Policies\(removed=…\), where removed is 'keep'"):
         planned({P0: Position(4), P1: Position(6)}, {P0: Bounds(0, 9)}, Policies(removed="stop")).check()
 
 
@@ -195,7 +195,9 @@ def test_a_cut_log_stops_where_no_common_offset_is_there_to_read(common: int) ->
     made = planned({P0: Position(8, "id", leader_epoch=0)}, {P0: cut}, Policies(cut="common"))
     assert outcome(only(made))[:2] == (Verdict.CUT, None)
     assert made.cuts == {}
-    with pytest.raises(StartRefused, match=r"cut, stored 8, Kafka holds 5..9 and was cut [\s\S]*'common' for cut"):
+    with pytest.raises(
+        StartRefused, match=r"cut, stored 8, Kafka holds 5..9 and was cut [\s\S]*where cut is 'beginning' or 'end'"
+    ):
         made.check()
 
 
@@ -347,7 +349,11 @@ def test_a_refusal_names_each_partition_its_state_and_the_remedies() -> None:
     )
     assert "orders 1: beyond the end, stored 12, Kafka holds 5..9, start - (beyond_end=stop)" in message
     assert "orders 2" not in message
-    assert "choose another policy for below_beginning, beyond_end" in message
+    assert (
+        "give policies=Policies(below_beginning=…, beyond_end=…), where below_beginning is 'beginning' or 'end'"
+        in message
+    )
+    assert "'offsetkeeper plan g --policy below_beginning=beginning' shows what one does" in message
     assert "give offsets for these partitions" in message
 
 

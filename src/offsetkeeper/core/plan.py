@@ -20,8 +20,9 @@ GIVEN_AGAIN       the user gave it to an earlier start too, and          always 
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -121,7 +122,6 @@ class Policies:
 
 
 _ALWAYS = {Verdict.MISSING, Verdict.GIVEN_AGAIN}
-_CHOICES = "'beginning' or 'end'; 'keep' for removed and elsewhere; 'common' for cut; 'start' for first_run"
 _WAYS = {
     Verdict.MISSING: "The store has lost positions, as by a clean-up: put them back, reset them, or give them.",
     Verdict.FIRST_RUN: "The store has no position of these topics: if the program has run before, look whether the URL "
@@ -241,11 +241,9 @@ class Plan:
         if not stops:
             return self
         verdicts = {row.verdict for row in stops}
-        names = sorted({row.policy.split("=")[0] for row in stops if row.verdict not in _ALWAYS})
-        choice = f"choose another policy for {', '.join(names)} ({_CHOICES}), or " if names else ""
-        if Verdict.ELSEWHERE in verdicts:
-            choice = f"correct the brokers' address, or {choice}"
-        ways = [f"To start anyway, {choice}give offsets for these partitions."] * (verdicts != {Verdict.GIVEN_AGAIN})
+        asked = sorted({row.policy for row in stops if row.verdict not in _ALWAYS})
+        ways = [_to_start(self.group, asked, elsewhere=Verdict.ELSEWHERE in verdicts)]
+        ways *= verdicts != {Verdict.GIVEN_AGAIN}
         ways += [way for verdict, way in _WAYS.items() if verdict in verdicts]
         raise StartRefused(
             f"group {self.group!r} cannot start; nothing was changed:\n  {listed(stops)}\n{' '.join(ways)}"
@@ -437,6 +435,21 @@ def _row(
 def _cells(row: PlanRow) -> tuple[object, ...]:
     stored, counts = row.stored and row.stored.offset, [getattr(row, name) or None for name in _COUNTS]
     return (*row.topic_partition, row.verdict, stored, row.there, row.start, *counts, row.policy)
+
+
+def _to_start(group: str, stopping: Sequence[str], *, elsewhere: bool) -> str:
+    """Return what lets a run start: the code of the policies that stop it, and what shows the effect of others."""
+    address = "correct the brokers' address, or " if elsewhere else ""
+    if not stopping:
+        return f"To start anyway, {address}give offsets for these partitions."
+    pairs = [tuple(each.split("=")) for each in stopping]
+    words = {name: [word for word in _WORDS[name] if word not in {"stop", now}] for name, now in pairs}
+    each = ", ".join(f"{name} is {' or '.join(map(repr, known))}" for name, known in words.items())
+    shown = f"offsetkeeper plan {shlex.quote(group)} --policy {pairs[0][0]}={words[pairs[0][0]][0]}"
+    return (
+        f"To start anyway, {address}give policies=Policies({', '.join(f'{name}=…' for name in words)}), where {each}: "
+        f"'{shown}' shows what one does. Or give offsets for these partitions."
+    )
 
 
 def _row_dict(row: PlanRow) -> dict[str, Any]:
