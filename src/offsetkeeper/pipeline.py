@@ -14,6 +14,7 @@ from offsetkeeper.core.offsets import OffsetRange, TopicPartition, check_offset
 from offsetkeeper.core.plan import Plan, Policies
 from offsetkeeper.core.store import Store, check_writable
 from offsetkeeper.core.topics import Excluded, Topics, Wanted
+from offsetkeeper.core.trace import Who, ending
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.loop import Loop, Progress, Summary, Until
 from offsetkeeper.engines.progress import QueryProgress
@@ -181,8 +182,12 @@ class Pipeline:
         engine = self._engine(spark, process, sink, guarantee, offsets)
         engine.until = until
         engine.on_batch = on_batch or engine.on_batch
+
+        def who() -> Who:
+            return engine.ledger.who
+
         try:
-            with closing(self.store), stop_on_signals(self._stop), telling_spark_gone():
+            with closing(self.store), stop_on_signals(self._stop), telling_spark_gone(), ending(who):
                 return engine.run()
         finally:
             self._stop.clear()

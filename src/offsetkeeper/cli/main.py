@@ -15,7 +15,20 @@ from typing import Annotated
 import typer
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import checkpoint, doctor, forget, holds, init, inspect, lag, modify, replay, reset, serve
+from offsetkeeper.cli import (
+    check_trace,
+    checkpoint,
+    doctor,
+    forget,
+    holds,
+    init,
+    inspect,
+    lag,
+    modify,
+    replay,
+    reset,
+    serve,
+)
 from offsetkeeper.cli.output import complain, log_to_stderr
 from offsetkeeper.errors import OffsetkeeperError
 
@@ -106,6 +119,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     holds.holds,
     *(doctor.doctor, replay.replay, reset.reset, modify.rewind, modify.undo, forget.forget, modify.adopt, modify.copy),
     serve.serve,
+    check_trace.check_trace,
     init.init,
 )
 for _command in _COMMANDS:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from offsetkeeper.core import environment, rules
+from offsetkeeper.core import environment, rules, trace
 from offsetkeeper.core.batch import NO_OUTPUTS, NO_QUERIES, Batch, Output, Program, Queries, QueryBatch
 from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Having, Landed, Owner, Snapshot, check_group, latest
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, topics_of
@@ -58,7 +58,8 @@ class Ledger:
         self.snapshot = Snapshot(group)
         self._retry_timeout_s = retry_timeout_s
         self.name = whole_text(name or f"{socket.gethostname()}:{os.getpid()}")
-        self._owner_id = environment.token()
+        self._owner_id = self._run_id = environment.token()
+        self._told: trace.Told = {}
         self._acquired = False
         self._taken: Fenced | None = None  # the error that a read has found since the last change that proved ownership
         self._doubts: set[str] = set()  # ids of sent changes whose outcome is unknown
@@ -73,7 +74,7 @@ class Ledger:
             StoreUnavailable: the store stayed unavailable for `retry_timeout_s`.
             CorruptStore: the stored data is not a ledger.
         """
-        self.snapshot = self._patiently(lambda: self.store.load(self.group))
+        self.snapshot = self._patiently(lambda: self._calls.load(self.group))
         return self.snapshot
 
     def later(self) -> Snapshot:
@@ -85,7 +86,7 @@ class Ledger:
         Raises:
             StoreUnavailable, CorruptStore: see `load`.
         """
-        return latest(self.snapshot, self._patiently(lambda: self.store.load(self.group)))
+        return latest(self.snapshot, self._patiently(lambda: self._calls.load(self.group)))
 
     def acquire(self, reason: str = "", outputs: Mapping[str, Output] = NO_OUTPUTS) -> Snapshot:
         """Become the group's owner with a new token, fence the owner before, and return the ledger.
@@ -114,6 +115,16 @@ class Ledger:
             f"group {self.group!r} in {self.store.address} could not be acquired in 20 tries, so this run gave up. If "
             f"another run commits faster than the store answers here, stop that run first. The last try: {last}"
         ) from last
+
+    @property
+    def who(self) -> trace.Who:
+        """Who works, for a trace."""
+        return trace.Who(self.group, self.store.address, self._run_id, self._owner_id)
+
+    @property
+    def _calls(self) -> Store:
+        """The store, with its calls noted if traces are on."""
+        return trace.traced(self.store, self.who, self._told)
 
     @property
     def owner_id(self) -> str:
@@ -244,7 +255,7 @@ class Ledger:
             StoreUnavailable: the store stayed unavailable.
         """
         self.check_owner()
-        found = self._patiently(lambda: self.store.load(self.group))
+        found = self._patiently(lambda: self._calls.load(self.group))
         if not self._owns(found):
             raise self._fenced(found, f"batch {batch.id} of this run must not be written again")
         committed = found.pending is None and found.change_id in self._doubts
@@ -260,7 +271,7 @@ class Ledger:
             Fenced: it does not.
             StoreUnavailable: the store stayed unavailable.
         """
-        found = self._patiently(lambda: self.store.load(self.group))
+        found = self._patiently(lambda: self._calls.load(self.group))
         if not self._owns(found):
             raise self._fenced(found, "its newer batches are in the ledger")
 
@@ -303,14 +314,15 @@ class Ledger:
             AlreadyCommitted: an earlier try of this batch was committed; the block did not run.
             Fenced, NotAllowed, RangeMismatch: see `rules`; nothing was committed.
         """
-        if not isinstance(self.store, TransactionalStore):
+        store = self._calls
+        if not isinstance(store, TransactionalStore):
             raise SettingsError(f"{self.store.address} cannot share a transaction with an output")
         self.check_owner()
         self._check_next(batch)
         change = self._decide(rules.Commit(batch.ranges, targets, batch.query, batch.watermark_ms), reason)
         stage = "opening"
         try:
-            with self.store.transaction(change) as connection:
+            with store.transaction(change) as connection:
                 stage = "inside"
                 yield connection
                 stage = "closing"
@@ -393,7 +405,7 @@ class Ledger:
 
     def history(self, limit: int = 100) -> Sequence[Entry]:
         """Return the newest `limit` changes, newest first."""
-        return self._patiently(lambda: self.store.history(self.group, limit))
+        return self._patiently(lambda: self._calls.history(self.group, limit))
 
     def _check_next(self, batch: Batch) -> None:
         expected = self.batch(batch.ranges, batch.query)
@@ -441,7 +453,7 @@ class Ledger:
     def _write(self, change: Change) -> None:
         """Apply the change. After a lost reply, apply it again: at most one of all tries can succeed."""
         try:
-            self.store.apply(change)
+            self._calls.apply(change)
         except OutcomeUnknown as error:
             log.warning("group %r: %s; the %s is tried again", self.group, error, change.entry.event)
             self._doubts.add(change.after.change_id)
@@ -453,7 +465,7 @@ class Ledger:
         If the group was taken over since, a stored change does not count, except a commit, which is final.
         """
         try:
-            found = self._patiently(lambda: self.store.load(self.group))
+            found = self._patiently(lambda: self._calls.load(self.group))
             stored = self._is_stored(change, found)
         except (StoreUnavailable, OutcomeUnknown) as away:
             raise self._unknown(change, away) from error

@@ -33,10 +33,19 @@ def dump_document(snapshot: Snapshot, **more: Any) -> str:
     Raises:
         Refused: see `codec.dump`.
     """
+    return dump({**more, **document_fields(snapshot)})
+
+
+def document_fields(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the ledger as plain values, as `dump_document` writes it.
+
+    Raises:
+        Refused: see `codec.control_fields`.
+    """
     rows = snapshot.rows
     offsets = by_topic({tp: position.offset for tp, position in rows.items()})
     own = {"version": snapshot.version, "offsets": offsets, "topic_ids": ids_by_topic(rows)}
-    return dump({**more, **own, **control_fields(snapshot)})
+    return {**own, **control_fields(snapshot)}
 
 
 def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
@@ -52,6 +61,14 @@ def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
     """
     try:
         raw = load_stored(text)
+    except GARBAGE as error:
+        raise _no_offsets(where, error) from None
+    return read_document(raw, group, where)
+
+
+def read_document(raw: Any, group: str, where: str) -> Snapshot:
+    """Return the ledger from `document_fields`, read back from JSON; see `load_document`."""
+    try:
         offsets = raw["offsets"]
         if sum(map(len, offsets.values())) > MOST_PARTITIONS:
             raise ValueError("it has more positions than a group can have partitions")
@@ -60,10 +77,14 @@ def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
         positions = {TopicPartition(t, p): load_position(o, ids.get((t, p)), f"{where} {t} {p}") for t, p, o in pairs}
         _check(positions, pairs)
     except GARBAGE as error:
-        raise CorruptStore(f"{where} holds no offsets: {reason(error)}. {REMEDY}") from None
+        raise _no_offsets(where, error) from None
     if "format" not in raw and "version" not in raw:
         return empty(group, positions)
     return read_control(raw, group, raw.get("version", -1), positions, where)
+
+
+def _no_offsets(where: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{where} holds no offsets: {reason(error)}. {REMEDY}")
 
 
 def ids_by_topic(positions: Positions) -> dict[str, dict[str, list[int]]]:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core import trace
 from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
@@ -207,6 +208,7 @@ class Delivery:
         for name in sorted(course.returned.keys() - set(self.outputs.written)):
             course.tell(self.ledger.note_written, batch, name, course.returned[name])
         shown = replace(batch, written=self.outputs.written)
+        trace.note(self.ledger.who, "read", **trace.batch_fields(batch), retry=batch.retry)
         course.frame = found = records(shown)
         made = self.asked.outputs.frames(found, shown, self.asked.process, self.outputs.old_names)
         with self.watch(found) as computed, made as frames:

@@ -12,6 +12,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks
 from offsetkeeper.core.model import Landed, Snapshot
 from offsetkeeper.engines.settings import Run
+from offsetkeeper.engines.traced import tell_outputs, traced
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
@@ -54,11 +55,12 @@ class RunOutputs:
         self.prepared = asked.pace.patiently(
             (StoreUnavailable, SinkError), lambda: asked.outputs.prepare(store, asked.guarantee)
         )
+        tell_outputs(asked, self.prepared, self.ledger)
 
     @property
     def ways(self) -> Prepared:
         """How each output is written, by the names of `names`."""
-        return self.prepared.under(self.old_names)
+        return traced(self.prepared.under(self.old_names), self.ledger)
 
     @property
     def names(self) -> list[str]:
@@ -100,7 +102,8 @@ class RunOutputs:
             name: self.asked.pace.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
             for name, joiner in self.ways.joiners.items()
         }
-        renamed = {name: each for name, each in self.prepared.once.items() if name in self.old_names}
+        now = traced(self.prepared, self.ledger)
+        renamed = {name: each for name, each in now.once.items() if name in self.old_names}
         seen, seen_anew = self._seen(once), self._seen(renamed)
         marks = {name: found.mark for name, found in seen.items()}
         new_marks = {name: found.mark for name, found in seen_anew.items()}

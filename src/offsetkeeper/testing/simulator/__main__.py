@@ -8,10 +8,12 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import product
 
 from offsetkeeper.testing.simulator.explore import Failure, Tally, exhaust, replay, shrink, wander
 from offsetkeeper.testing.simulator.scenarios import scenarios
+from offsetkeeper.testing.simulator.traces import judged_by_traces
 from offsetkeeper.testing.simulator.world import Scenario
 
 _BOUNDS = ((1, 0), (2, 0), (0, 1), (3, 0), (1, 1))  # preemptions and faults, the quick ones first
@@ -26,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the schedule tells what is broken
     try:
-        return _run(asked)
+        with judged_by_traces() if asked.traces else nullcontext():
+            return _run(asked)
     finally:
         logging.disable(before)
 
@@ -66,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--exhaust", type=int, nargs=2, metavar=("PREEMPTIONS", "FAULTS"), help="try every schedule up to this bound"
     )
+    parser.add_argument("--traces", action="store_true", help="judge by what check-trace finds, not by the promises")
     parser.add_argument("--replay", help="repeat one history, as a failure prints it")
     parser.add_argument("--list", action="store_true", help="print the names of the scenarios")
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from offsetkeeper.testing.simulator.ending import settle
-from offsetkeeper.testing.simulator.promises import Promises
 from offsetkeeper.testing.simulator.schedule import Option, Violation
+from offsetkeeper.testing.simulator.traces import judged, watcher
 from offsetkeeper.testing.simulator.world import Scenario, World
 
 Path = tuple[int, ...]
@@ -199,13 +199,14 @@ def _history(
     tally: Tally,
     seen: dict[int, set[tuple[int, int]]] | None,
 ) -> Failure | None:
-    world = World(scenario, walk, Promises, preemptions=preemptions, faults=faults)
+    world = World(scenario, walk, watcher, preemptions=preemptions, faults=faults)
     walk.world = world
     tally.histories += 1
     try:
-        world.run()
-        if seen is None or not _known(world, seen):
-            settle(world)
+        with judged():
+            world.run()
+            if seen is None or not _known(world, seen):
+                settle(world)
     except Known:
         pass
     except Violation as broken:
