@@ -14,6 +14,7 @@ pytest_plugins = [
     "fixtures.guarded",
     "fixtures.certificates",
     "fixtures.nobody",
+    "fixtures.traces",
     "fixtures.spark",
     "fixtures.s3",
     "fixtures.hdfs",

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from chaos.driver import Settings, main
+from offsetkeeper.core.trace import VARIABLE
 from offsetkeeper.testing.server import wait_until
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -73,7 +74,7 @@ class Children:
 
     def start(self, settings: Settings) -> Child:
         """Start a run."""
-        return Child(self, self.ask({"run": asdict(settings)}))
+        return Child(self, self.ask({"run": asdict(settings), "traces": os.environ.get(VARIABLE, "")}))
 
     def errors(self) -> str:
         """Return the end of what they printed."""
@@ -107,7 +108,7 @@ def serve(orders: IO[str], answers: IO[str], errors: str) -> None:
     """Fork and look after the children as ordered, until the orders end."""
     for line in orders:
         order = json.loads(line)
-        answer = _look(order["wait"]) if "wait" in order else (os.fork() or _child(Settings(**order["run"]), errors))
+        answer = _look(order["wait"]) if "wait" in order else (os.fork() or _child(order, errors))
         answers.write(f"{json.dumps(answer)}\n")
         answers.flush()
 
@@ -119,11 +120,12 @@ def _look(pid: int) -> int | str | None:
     return None if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
 
 
-def _child(settings: Settings, errors: str) -> int:
+def _child(order: dict[str, Any], errors: str) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     code = 1
     try:
-        code = main(settings, errors)
+        os.environ[VARIABLE] = order["traces"]
+        code = main(Settings(**order["run"]), errors)
     finally:
         os._exit(code)
 

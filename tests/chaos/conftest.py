@@ -79,3 +79,9 @@ def _note(found: dict[Place, str]) -> Callable[[object, Message], None]:
         found[place] = (message.value() or b"").decode()
 
     return on_delivery
+
+
+@pytest.fixture(autouse=True)
+def is_traced(traces: Path) -> Path:
+    """Let each test write traces, which are checked at its end."""
+    return traces

@@ -29,3 +29,9 @@ def tables(tmp_path: Path) -> Iterator[Callable[[str], list[Any]]]:
         connection.execute('create table orders (topic text, "partition" int, "offset" int, value int)')
         connection.execute(LETTERS)
         yield lambda sql: connection.execute(sql).fetchall()
+
+
+@pytest.fixture(autouse=True)
+def is_traced(traces: Path) -> Path:
+    """Let each test write traces, which are checked at its end."""
+    return traces
