@@ -36,7 +36,7 @@ class Run:
     _tried: dict[tuple[str, str], Line] = field(default_factory=dict)  # the same: a write that began
     _joined: set[tuple[str, str]] = field(default_factory=set)  # the same: rows in the open transaction
     _committed: set[str] = field(default_factory=set)
-    _shown: set[tuple[str, str]] = field(default_factory=set)  # the same: a mark has shown it there
+    _shown: dict[tuple[str, str], OutputMark] = field(default_factory=dict)  # the same: the mark that shows it there
     _marks: dict[str, OutputMark | None] = field(default_factory=dict)  # as last seen
 
     def take(self, line: Line) -> None:
@@ -50,6 +50,7 @@ class Run:
             "open": self._opens,
             "send": self._sends,
             "answer": self._answered,
+            "read": self._check_ranges,
             "write": self._writes,
             "wrote": self._wrote,
             "join": self._joins,
@@ -91,7 +92,7 @@ class Run:
     def _looks(self, line: Line) -> None:
         mark = self._marks[line.output] = line.mark()
         if mark is not None and not mark.void and not mark.partly:
-            self._shown.add((_id_of(line, mark), line.output))
+            self._shown[_id_of(line, mark), line.output] = mark
 
     def _learn(self, line: Line) -> None:
         self._learn_stored(line.key)
@@ -163,7 +164,8 @@ class Run:
         if pending is None or pending.id != batch_id:
             self.judge.holds("begun", f"{what}, and the run does not know it as begun", line, ok=False)
             return
-        self.judge.holds("begun", "", ok=True)
+        named = pending.program is None or output in pending.program.outputs
+        self.judge.holds("begun", f"{what}, which it was not begun for", line, ok=named)
         noted = output in pending.written
         self.judge.holds("once", f"{what}, which the ledger notes as written", line, ok=not noted)
         has = self._has.get((batch_id, output))
@@ -193,9 +195,11 @@ class Run:
         what = f"the mark of {name!r} becomes that of {batch_id}, which is neither pending nor unsettled"
         self.judge.holds("begun", what, line, ok=batch is not None)
         if batch is not None:
-            digests = {OutputMark.of(batch, to).digest for to in ("", str(about.get("writes_to", "")))}
-            ok = mark.digest in digests or name not in self.outputs
-            self.judge.holds("mark", f"the mark of {name!r} is not of the ranges of {batch_id}", line, ok=ok)
+            whole = before is None or not before.partly  # else it is the mark that the first part has got
+            targets = self._targets(batch, name)
+            targets = targets - {""} or targets
+            ok = mark.digest in {OutputMark.of(batch, to).digest for to in targets} or not whole
+            self.judge.holds("mark", f"the mark of {name!r} is not of ranges and target of {batch_id}", line, ok=ok)
 
     # What is told to the ledger.
 
@@ -220,11 +224,9 @@ class Run:
             return
         letters = (batch_id, DEAD_LETTERS) in self._has.keys() | self._joined
         letters |= pending is not None and DEAD_LETTERS in {*pending.lands_in, *pending.written}
-        program = pending.program if pending else None
-        names = [*program.outputs] if program else [*self.outputs]
         lacking = [
             name
-            for name in names
+            for name in self._here(pending)
             if (name == DEAD_LETTERS) == letters
             and (batch_id, name) not in self._joined
             and not (pending is not None and self._is_there(pending, name))
@@ -232,9 +234,32 @@ class Run:
         what = f"batch {batch_id} is committed, and nothing shows that it is in {lacking}"
         self.judge.holds("complete", what, line, ok=not lacking)
 
+    def _here(self, pending: Batch | None) -> list[str]:
+        """Return the outputs of a batch that this program has, by their names in the batch.
+
+        A redeploy may have renamed one, or taken one away.
+        """
+        program = pending.program if pending else None
+        if program is None:
+            return [*self.outputs]
+        places = {(each.get("target"), each.get("place")) for each in self.outputs.values() if each.get("place")}
+        of = {name: (target, program.places.get(name)) for name, target in program.outputs.items()}
+        return [name for name, place in of.items() if name in self.outputs or place in places]
+
     def _is_there(self, batch: Batch, name: str) -> bool:
         """Whether the run knows that an output has a batch."""
-        return name in batch.written or (batch.id, name) in self._has.keys() | self._shown
+        mark = self._shown.get((batch.id, name))
+        here = mark is not None and mark.digest in {
+            OutputMark.of(batch, to).digest for to in self._targets(batch, name)
+        }
+        return name in batch.written or (batch.id, name) in self._has or here
+
+    def _targets(self, batch: Batch, name: str) -> set[str]:
+        """Return what marks of an output say of the target, under each of its names; empty is that of an old mark."""
+        program = batch.program
+        place = (program.outputs.get(name), program.places.get(name)) if program else None
+        same = [each for each in self.outputs.values() if (each.get("target"), each.get("place")) == place]
+        return {str(each.get("writes_to", "")) for each in [*same, self.outputs.get(name, {})]} | {""}
 
     def _check_void(self, line: Line, batch: Batch, after: Snapshot) -> None:
         """Check that outputs with marks can never get a batch that is given up."""

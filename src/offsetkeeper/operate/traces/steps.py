@@ -45,7 +45,9 @@ class Steps:
         if entry.event == "commit":
             self._check_commit(line, before, after)
         if entry.event in {"begin", "commit"} and after.owner is not None:
-            token = (before.pending.token if before.pending else None) or after.owner.id
+            token = before.pending.token if before.pending else after.owner.id
+            what = f"a {entry.event} has the token {entry.token}, and its batch {token}"
+            self._judge.holds("identity", what, line, ok=entry.token == token)
             self._check_identity(line, f"{after.group}/{token}/{after.sequence}", entry.ranges)
         explained = is_explained(before, after, entry, line.owner)
         self._judge.holds("table", f"no event of the table makes the {told} of {before.version}", line, ok=explained)
@@ -94,6 +96,11 @@ class Steps:
             if event not in {"commit", "abandon"} and pending.lands_in and before.sequence < MAX_SEQUENCE:
                 what = f"batch {pending.id} may still land, and a {event} forgets it"
                 self._judge.holds("unsettled", what, line, ok=_is(pending, after.unsettled))
+        if event in {"begin", "rewind", "place", "forget"} and after.pending is not None:
+            edited = before.pending is not None and bool(_not_at_its_start(before.pending, before))
+            wrong = [] if edited else _not_at_its_start(after.pending, after)  # another program may edit positions
+            what = f"batch {after.pending.id} is pending after a {event}, and {wrong} are not at its start"
+            self._judge.holds("continuity", what, line, ok=not wrong)
         if unsettled is not None and not _is(unsettled, after.unsettled) and before.sequence < MAX_SEQUENCE:
             ok = event == "settle" or (event == "rewind" and _is(unsettled, after.pending))
             self._judge.holds("unsettled", f"a {event} forgets batch {unsettled.id}", line, ok=ok)
@@ -132,3 +139,10 @@ def _is(batch: Batch, other: Batch | None) -> bool:
 def _touches(line: Line, pending: Batch) -> bool:
     moved: set[TopicPartition] = {*line.entry.moves} if line.entry else set()
     return pending.kind is Kind.QUERY or bool(moved & pending.partitions)
+
+
+def _not_at_its_start(batch: Batch, ledger: Snapshot) -> list[TopicPartition]:
+    """Return the partitions of a batch whose positions are not where it starts."""
+    starts = {r.topic_partition: r.start for r in reversed(batch.ranges)}
+    found = ledger.positions
+    return [tp for tp, start in starts.items() if tp not in found or found[tp].offset != start]
