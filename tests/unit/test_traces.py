@@ -155,6 +155,10 @@ def a_ledger_that_is_read_after_an_older_one(lines: Lines) -> None:
     ]
 
 
+def a_change_after_one_that_is_not_known(lines: Lines) -> None:
+    lines[answer_of(lines, places(lines, "send", "begin")[0])]["outcome"] = "unknown"
+
+
 def a_batch_that_was_not_begun(lines: Lines) -> None:
     at = places(lines, "send", "begin")[0]
     del lines[at : at + 2]
@@ -230,6 +234,20 @@ def a_mark_that_falls(lines: Lines) -> None:
     lines[places(lines, "land")[0]]["before"] = {**lines[places(lines, "land")[0]]["mark"], "sequence": 9}
 
 
+def a_landing_under_another_name(lines: Lines) -> None:
+    for at in places(lines, "land"):
+        lines[at]["output"] = "new"
+
+
+def a_token_of_another_owner(lines: Lines) -> None:
+    lines[places(lines, "send", "commit")[0]]["entry"]["token"] = "other"
+
+
+def a_pending_batch_that_a_place_moves(lines: Lines) -> None:
+    sent = lines[places(lines, "send", "begin")[0]]
+    sent["after"]["offsets"] = {topic: dict.fromkeys(of, 1) for topic, of in sent["after"]["offsets"].items()}
+
+
 def a_mark_of_other_ranges(lines: Lines) -> None:
     lines[places(lines, "land")[0]]["mark"]["digest"] = "0" * 16
 
@@ -261,8 +279,12 @@ SEEDED: list[tuple[str, str, Callable[[Lines], None]]] = [
     ("unsettled", DROPPED, a_settled_batch_that_was_forgotten),
     ("answer", MARKED, a_change_that_was_said_not_to_be_stored),
     ("answer", MARKED, a_ledger_that_is_read_after_an_older_one),
+    ("answer", APART, a_change_after_one_that_is_not_known),
     ("begun", APART, a_batch_that_was_not_begun),
     ("begun", MARKED, a_batch_that_was_not_begun),
+    ("begun", TWO, a_landing_under_another_name),
+    ("identity", APART, a_token_of_another_owner),
+    ("continuity", APART, a_pending_batch_that_a_place_moves),
     ("begun", APART, other_ranges_than_those_that_were_begun),
     ("fenced", APART, a_write_after_another_owner_was_seen),
     ("once", APART, an_output_that_is_written_again),

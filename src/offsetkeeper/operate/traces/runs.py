@@ -31,6 +31,7 @@ class Run:
     ledger: Snapshot | None = None
     fenced: Line | None = None
     _owner: str = ""  # who has acquired the group, as this run
+    _unsure: Line | None = None  # an answer that did not say whether a change is stored, if nothing was read since
     _open: dict[Key, Line] = field(default_factory=dict)  # changes whose outcome the run does not know
     _has: dict[tuple[str, str], Line] = field(default_factory=dict)  # by batch and output: a write that returned
     _tried: dict[tuple[str, str], Line] = field(default_factory=dict)  # the same: a write that began
@@ -74,6 +75,10 @@ class Run:
 
     def _sends(self, line: Line) -> None:
         self._check_sent(line)
+        unsure = self._unsure
+        known = unsure is None or unsure.change == line.change
+        what = "a change is sent, and the run does not know whether the one before is stored"
+        self.judge.holds("answer", what, *((unsure,) if unsure else ()), line, ok=known)
         self._open[line.change] = line
 
     def _writes(self, line: Line) -> None:
@@ -95,6 +100,7 @@ class Run:
             self._shown[_id_of(line, mark), line.output] = mark
 
     def _learn(self, line: Line) -> None:
+        self._unsure = None
         self._learn_stored(line.key)
         ledger = line.ledger
         if ledger is None:
@@ -123,8 +129,11 @@ class Run:
             self._owner = ""
 
     def _answered(self, line: Line) -> None:
+        unknown = line.about["outcome"] == "unknown"
+        if unknown or (self._unsure is None or line.about["outcome"] == "stored"):
+            self._unsure = line if unknown else None
         send = self._open.get(line.change)
-        if send is None or line.about["outcome"] == "unknown":
+        if send is None or unknown:
             return
         if line.about["outcome"] == "stored":
             del self._open[line.change]
