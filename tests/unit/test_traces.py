@@ -159,6 +159,15 @@ def a_change_after_one_that_is_not_known(lines: Lines) -> None:
     lines[answer_of(lines, places(lines, "send", "begin")[0])]["outcome"] = "unknown"
 
 
+def a_change_that_a_run_takes_for_stored(lines: Lines) -> None:
+    at = places(lines, "send", "release")[-1]
+    lines[answer_of(lines, at)]["outcome"] = "unknown"
+
+
+def a_change_that_a_run_takes_for_refused(lines: Lines) -> None:
+    lines[places(lines, "told")[1]].update(outcome="conflict", error="VersionConflict")
+
+
 def a_batch_that_was_not_begun(lines: Lines) -> None:
     at = places(lines, "send", "begin")[0]
     del lines[at : at + 2]
@@ -198,7 +207,7 @@ def a_batch_that_lands_twice(lines: Lines) -> None:
 
 def a_batch_that_is_written_before_its_commit(lines: Lines) -> None:
     at = places(lines, "send", "commit")[0]
-    lines[at : at + 3] = [lines[at + 2], *lines[at : at + 2]]
+    lines[at : at + 4] = [lines[at + 3], *lines[at : at + 3]]
 
 
 def a_batch_that_is_written_twice(lines: Lines) -> None:
@@ -280,6 +289,8 @@ SEEDED: list[tuple[str, str, Callable[[Lines], None]]] = [
     ("answer", MARKED, a_change_that_was_said_not_to_be_stored),
     ("answer", MARKED, a_ledger_that_is_read_after_an_older_one),
     ("answer", APART, a_change_after_one_that_is_not_known),
+    ("answer", APART, a_change_that_a_run_takes_for_stored),
+    ("answer", APART, a_change_that_a_run_takes_for_refused),
     ("begun", APART, a_batch_that_was_not_begun),
     ("begun", MARKED, a_batch_that_was_not_begun),
     ("begun", TWO, a_landing_under_another_name),

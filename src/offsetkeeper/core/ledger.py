@@ -426,7 +426,9 @@ class Ledger:
     def _apply(self, event: rules.Event, reason: str = "") -> None:
         self.check_owner()
         foreign = "" if self.snapshot.version else _taken_over(self.snapshot)
-        self.record(self._decide(event, "; ".join(filter(None, (reason, foreign)))))
+        change = self._decide(event, "; ".join(filter(None, (reason, foreign))))
+        with trace.telling(self.who, change):
+            self.record(change)
         if foreign:
             log.warning("group %r in %s: %s", self.group, self.store.address, foreign)
 

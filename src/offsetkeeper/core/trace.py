@@ -98,6 +98,18 @@ def ending(who: Callable[[], Who]) -> Iterator[None]:
     note(who(), "end")
 
 
+@contextmanager
+def telling(who: Who, change: Change) -> Iterator[None]:
+    """Note what a ledger tells of a change in the end, after all tries: that the block returns, or its error."""
+    about = {"change": _key(change.after), "of": change.entry.event}
+    try:
+        yield
+    except Exception as error:
+        note(who, "told", **about, outcome=_outcome(error), error=type(error).__name__)
+        raise
+    note(who, "told", **about, outcome="stored")
+
+
 def range_fields(ranges: Iterable[OffsetRange]) -> list[list[Any]]:
     """Return ranges as a line has them: topic, partition, start and end of each."""
     return [[*each] for each in ranges]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offsetkeeper.core.model import Entry
-from offsetkeeper.operate.traces.changes import Changes, check_answers, check_reads, check_versions
+from offsetkeeper.operate.traces.changes import Changes, check_answers, check_reads, check_told, check_versions
 from offsetkeeper.operate.traces.judge import RULES, Finding, Judge
 from offsetkeeper.operate.traces.lines import Key, Line, Place, given_meaning, read_files
 from offsetkeeper.operate.traces.marks import check_landings
@@ -81,6 +81,7 @@ def _checked(lines: list[Line], history_of: HistoryOf) -> Report:
     for place, there in places.items():
         changes = Changes(there)
         check_answers(changes, judge)
+        check_told(changes, judge)
         check_versions(changes, judge)
         lost = check_reads(changes, judge)
         for step in changes.steps():

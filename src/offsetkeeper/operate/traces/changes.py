@@ -92,6 +92,22 @@ def check_answers(changes: Changes, judge: Judge) -> None:
             judge.holds("answer", what, pairs[-1][0], *([shown] if shown else ()), ok=shown is None)
 
 
+def check_told(changes: Changes, judge: Judge) -> None:
+    """Check what ledgers have told of their changes in the end. An acquire that is told as refused is repeated."""
+    for line in changes.lines:
+        if line.event != "told" or line.about["of"] == "acquire":
+            continue
+        key, outcome = line.change, line.about["outcome"]
+        again = any(send.moment > line.moment for send, _ in changes.sent.get(key, ()))
+        if outcome == "stored":
+            what = f"a run goes on as if {_named(key)} were stored, and nothing shows that"
+            judge.holds("answer", what, line, ok=key in changes.made)
+        elif outcome in _REFUSED and not again:
+            shown = changes.made.get(key)
+            what = f"a run goes on as if {_named(key)} were not stored, and it is"
+            judge.holds("answer", what, line, *([shown] if shown else ()), ok=shown is None)
+
+
 def check_versions(changes: Changes, judge: Judge) -> None:
     """Check that each version was made once, or else that the store went back in between."""
     versions: dict[int, list[Key]] = {}

@@ -177,7 +177,7 @@ def _line(where: str, number: int, about: dict[str, Any], contents: dict[tuple[s
 
 def _check(line: Line) -> None:
     """Read once all that a line of its kind says; raise one of `GARBAGE` if it is something else."""
-    if not line.failed or line.event in {"answer", "wrote", "landed"}:
+    if not line.failed or line.event in {"answer", "told", "wrote", "landed"}:
         _READ.get(line.event, str)(line)
 
 
@@ -185,6 +185,7 @@ _READ: Mapping[str, Callable[[Line], object]] = {
     "send": lambda line: (line.key, line.change),
     "open": lambda line: line.change,
     "answer": lambda line: (line.change, line.about["outcome"]),
+    "told": lambda line: (line.change, line.about["outcome"], line.about["of"]),
     "load": lambda line: (line.key, int(line.about["asked_ms"])),
     "history": lambda line: [_key(each) for each in line.about["entries"]],
     "read": lambda line: (line.batch, line.ranges),
