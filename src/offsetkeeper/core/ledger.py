@@ -253,11 +253,13 @@ class Ledger:
         Raises:
             Fenced: this run no longer owns the group.
             StoreUnavailable: the store stayed unavailable.
+            VersionConflict: the store has lost changes that it acknowledged.
         """
         self.check_owner()
         found = self._patiently(lambda: self._calls.load(self.group))
         if not self._owns(found):
             raise self._fenced(found, f"batch {batch.id} of this run must not be written again")
+        self._check_kept(found)
         committed = found.pending is None and found.change_id in self._doubts
         if committed or (found.pending is not None and found.pending.id == batch.id):
             self._doubts.discard(found.change_id)
@@ -270,10 +272,12 @@ class Ledger:
         Raises:
             Fenced: it does not.
             StoreUnavailable: the store stayed unavailable.
+            VersionConflict: the store has lost changes that it acknowledged.
         """
         found = self._patiently(lambda: self._calls.load(self.group))
         if not self._owns(found):
             raise self._fenced(found, "its newer batches are in the ledger")
+        self._check_kept(found)
 
     def check_owner(self) -> None:
         """Check that the last answer of the store named this run as the owner. The store is not asked.
@@ -471,7 +475,7 @@ class Ledger:
             stored = self._is_stored(change, found)
         except (StoreUnavailable, OutcomeUnknown) as away:
             raise self._unknown(change, away) from error
-        event = change.entry.event
+        event, gone = change.entry.event, self._gone(found)
         if stored:
             if not self._owns(change.after) or self._owns(found):
                 return
@@ -491,11 +495,28 @@ class Ledger:
             raise OutcomeUnknown(
                 f"group {self.group!r} in {self.store.address} is at version {found.version}. It is unknown whether "
                 f"its {event} is or will be version {change.after.version}; load the ledger before anything else. "
-                f"The last try: {error}"
+                f"{gone}The last try: {error}"
             ) from error
+        if gone:
+            raise VersionConflict(f"{self.store.address}: group {self.group!r} was not changed. {gone}") from error
         raise VersionConflict(
             f"{error}; now the ledger is at version {found.version}: load it and decide again"
         ) from error
+
+    def _check_kept(self, found: Snapshot) -> None:
+        if gone := self._gone(found):
+            raise VersionConflict(f"{self.store.address}: group {self.group!r} was not changed. {gone}")
+
+    def _gone(self, found: Snapshot) -> str:
+        """Return what has become of changes that the store has acknowledged; empty if it still has them."""
+        if found.version >= self.snapshot.version:
+            return ""
+        return (
+            f"This run has seen version {self.snapshot.version} of the ledger, and the store has version "
+            f"{found.version}: it has lost changes that it acknowledged. A replica without them has taken over, a "
+            "backup was restored, or the ledger was deleted. Start again: an output that keeps a mark is then held "
+            "against the ledger, and any other gets records again. "
+        )
 
     def _owns(self, snapshot: Snapshot) -> bool:
         return snapshot.owner is not None and snapshot.owner.id == self._owner_id
@@ -506,6 +527,7 @@ class Ledger:
             owner = f"{found.owner.name or found.owner.id} (epoch {found.owner.epoch})"
         return Fenced(
             f"group {self.group!r} in {self.store.address} was taken over by {owner}; {fate}. This run must stop"
+            + (f". {gone}" if (gone := self._gone(found)) else "")
         )
 
     def _is_stored(self, change: Change, found: Snapshot) -> bool | None:

@@ -151,7 +151,7 @@ def lowered(landed: Landed, mark: OutputMark | None) -> str:
     """
     if (0 if mark is None else mark.sequence) >= landed.sequence:
         return ""
-    return "the output was restored from a backup or created again, or its mark was deleted"
+    return "the output was restored from a backup, lost rows in a failover or was made again; or its mark was deleted"
 
 
 def behind(group: str, output: str, mark: OutputMark | None, landed: Landed, why: str) -> MarkBehind:
@@ -228,7 +228,7 @@ def check_left(group: str, output: str, mark: OutputMark | None, known: int) -> 
 
 def _mismatched(ledger: Snapshot, known: int, output: str, mark: OutputMark | None, lost: str) -> MarkError | None:
     if mark is not None and mark.sequence > known:
-        why = "the store was restored from a backup, or the ledger was created again"
+        why = "the store was restored from a backup, lost changes in a failover, or the ledger was created again"
         return MarkAhead(_told(ledger.group, output, mark, f"the ledger is at batch {known}", why))
     if lost:
         return behind(ledger.group, output, mark, ledger.landed_in(output), lost)
