@@ -15,9 +15,16 @@ SETTINGS = {"min.insync.replicas": "1"}
 """Of the brokers."""
 
 
-def make_topics(servers: KafkaServers, topics: Sequence[str]) -> None:
-    """Make topics with one partition and two replicas; those that are out of sync may lead."""
-    config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+def make_topics(servers: KafkaServers, topics: Sequence[str], **settings: str) -> None:
+    """Make topics with one partition and two replicas; those that are out of sync may lead.
+
+    Args:
+        servers: the brokers.
+        topics: their names.
+        settings: more of their settings, with _ in place of dots.
+    """
+    more = {name.replace("_", "."): value for name, value in settings.items()}
+    config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true", **more}
     made = [NewTopic(name, replica_assignment=[[LEADER, FOLLOWER]], config=config, num_partitions=1) for name in topics]
     admin = servers.admin()  # kept until it has answered
     for future in admin.create_topics(made).values():
