@@ -112,7 +112,7 @@ class OutcomeUnknown(StoreError):
 
 
 class VersionConflict(StoreError):
-    """Another writer changed the ledger first: surely nothing was written."""
+    """Another writer changed the ledger first, or the store has lost changes: surely nothing was written."""
 
 
 class AlreadyCommitted(VersionConflict):

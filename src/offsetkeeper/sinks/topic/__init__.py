@@ -83,6 +83,11 @@ _OURS = {
 }
 _TIMEOUT = "transaction.timeout.ms"
 _MOST = "transaction.max.timeout.ms"
+_UNCLEAN = "unclean.leader.election.enable"
+_MAY_LOSE = (
+    "%r: topic %s has %s=true. A replica that lacks rows may become the leader. Then rows of batches that count as "
+    "written are gone, and no mark shows it: set it to false"
+)
 _MOST_SLOTS = 100
 _SLOTS = " slots="  # between a mark and their number
 
@@ -240,6 +245,7 @@ class Topic:
                 missing = sorted(topics - cluster.describe(topics).keys())
                 closed = self._closed_here(cluster)
                 allowed = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
+                told = cluster.settings("topic", topics - {*missing})
         except NotAuthorized as error:
             raise Refused(str(error)) from error
         except BrokerError as error:
@@ -254,6 +260,8 @@ class Topic:
         if self._name is not None and self._name in closed:
             raise SettingsError(f"{self!r}: {loop(self._name)}")
         self._closed = closed
+        for name in (name for name, settings in told.items() if settings.get(_UNCLEAN) == "true"):
+            log.warning(_MAY_LOSE, self, name, _UNCLEAN)
         return Lander(
             self._stage,
             self._seen,
