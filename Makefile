@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -
 # Hundreds of processes import the package in the tests: each would compile all of it, where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test wide test-all quick soak histories sparks release-check check docs bench mutants simulate lock clean
+.PHONY: demo test wide test-all quick soak histories failover sparks release-check check docs bench mutants simulate lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml native/pyproject.toml native/hatch_build.py $(wildcard native/src/offsetkeeper_native/*.c native/src/offsetkeeper_native/*.py)
@@ -52,10 +52,14 @@ soak: .venv/classes  ## the further variants of tests that take long, before a r
 	$(PYTEST) -m soak $(ARGS)
 	OFFSETKEEPER_THOROUGH=3 $(PYTEST) -k "agree_with_a_simple_model or answers_of_a_simple_model" tests/stores $(ARGS)
 	$(MAKE) histories N=1000 FAULTS=50 ARGS=
+	$(MAKE) failover N=50 ARGS=
 	OFFSETKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest -o timeout=0 -o faulthandler_timeout=0 tests/sinks/test_exact_*.py $(ARGS)
 
 histories: .venv/classes  ## what concurrent clients of each store are answered, against one register: N=10000, with FAULTS=200; a line of JSON each
 	OFFSETKEEPER_HISTORIES=$(or $(N),10000) OFFSETKEEPER_DISTURBED=$(or $(FAULTS),200) $(BIN)/python -m pytest -q -s -o timeout=0 -o faulthandler_timeout=0 -k answered_as_by_one_register $(or $(ARGS),tests/stores)
+
+failover: .venv/classes  ## standbys take over under running pipelines: N=50 rounds of each kind, ARGS="-k postgresql"; a line of JSON each
+	OFFSETKEEPER_FAILOVERS=$(or $(N),50) $(BIN)/python -m pytest -q -s -o timeout=0 -o faulthandler_timeout=0 tests/failover $(ARGS)
 
 sparks: .venv/ready  ## the core pipelines on Spark 3.5 to 4.3, each installed apart (5 x 0.6 GB, minutes): ARGS="3.5 4.1" for some
 	OFFSETKEEPER_SPARKS="$(or $(ARGS),all)" $(BIN)/python -m pytest tests/sparks tests/checkpoints/test_checkpoint_others.py

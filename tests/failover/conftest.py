@@ -53,5 +53,6 @@ def ensemble() -> Iterator[ZooKeeperEnsemble]:
 @pytest.fixture(scope="session")
 def brokers() -> Iterator[KafkaServers]:
     """Three brokers. Who kills one starts it again."""
-    with KafkaServers(settings=SETTINGS) as servers:
+    marks = {"transaction.state.log.replication.factor": "3"}  # a broker that dies takes no mark along
+    with KafkaServers(settings={**SETTINGS, **marks}) as servers:
         yield servers

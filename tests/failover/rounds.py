@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from typer.testing import CliRunner
 
@@ -27,7 +27,13 @@ _RUNS = 8
 
 
 class Cluster(Protocol):
-    """What fails over: a pair, an ensemble, brokers."""
+    """What fails over: a pair, an ensemble, brokers.
+
+    Attributes:
+        synchronous: whether a change is acknowledged only when who takes over has it.
+    """
+
+    synchronous: bool
 
     def hold(self) -> None:
         """Hold back what is repeated, so that a standby lacks what comes from now on."""
@@ -48,6 +54,7 @@ class Places:
         output: URL of the database of the output, for the run.
         promoted_store, promoted_output: URL of each on the standby; empty if it is not on the pair.
         rows: reads the rows of the output, at a URL, by partition and offset, with their values.
+        sink: makes the sink of a run.
     """
 
     store: str
@@ -55,6 +62,7 @@ class Places:
     rows: Callable[[str], list[tuple[int, int, str]]]
     promoted_store: str = ""
     promoted_output: str = ""
+    sink: Callable[[str, Moments], Any] = PlainTable
 
 
 @dataclass
@@ -90,6 +98,7 @@ class Round:
         cluster: what fails over.
         held: whether what is repeated is held back before the primary dies.
         folder: for the file of positions that an operator writes.
+        least: the fewest steps between the moment at which it is held back and that at which the primary dies.
     """
 
     def __init__(
@@ -101,10 +110,11 @@ class Round:
         cluster: Cluster,
         held: bool,
         folder: Path,
+        least: int = 1,
     ) -> None:
         self._random = random.Random(seed)  # noqa: S311 - no secret
         self._records, self._places, self._cluster = records, places, cluster
-        self._held, self._folder = held, folder
+        self._held, self._folder, self._least = held, folder, least
         self._moments, self.outcome = Moments(), Outcome()
         self._fails, self._over = threading.Event(), threading.Event()
 
@@ -123,15 +133,16 @@ class Round:
         return self.outcome
 
     def _draw(self) -> None:
-        at = self._random.randint(1, _STEPS)
+        at = self._random.randint(2 * self._least, _STEPS)
         self._pause_s = self._random.choice([0.0, self._random.uniform(0, 0.02)])
         if self._held:
-            self._moments.call(max(1, at - self._random.randint(1, 12)), self._hold)
+            self._moments.call(max(1, at - self._random.randint(self._least, 12)), self._hold)
         self._moments.call(at, self._fails.set)
 
     def _hold(self) -> None:
         self._cluster.hold()
-        threading.Timer(_STUCK_S, self._fails.set).start()  # a synchronous primary acknowledges nothing from now on
+        if self._cluster.synchronous:  # it may acknowledge nothing from now on
+            threading.Timer(_STUCK_S, self._fails.set).start()
 
     def _fail_over(self) -> None:
         self._fails.wait()
@@ -157,7 +168,7 @@ class Round:
                 with closing(made.store):
                     made.run(
                         None,  # type: ignore[arg-type]  # there is no Spark
-                        sink=PlainTable(self._places.output, self._moments),
+                        sink=self._places.sink(self._places.output, self._moments),
                         guarantee="exactly_once",
                         until="caught_up",
                     )
