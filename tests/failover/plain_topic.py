@@ -29,7 +29,7 @@ class PlainTopic(Topic):
     """
 
     def __init__(self, url: str, moments: Moments) -> None:
-        super().__init__(*url.split("/"))
+        super().__init__(*url.split("/"), unclean_elections=True)
         self._moments = moments
 
     def for_reader_of(self, *_: object) -> PlainTopic:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from engines.lab import LIMIT_S, Lab
 from engines.lost_shuffle import lose_shuffled
 from offsetkeeper import Progress
-from offsetkeeper.errors import ComputedAgain, MarkBehind
+from offsetkeeper.errors import ComputedAgain, GuaranteeRefused, MarkBehind, SettingsError
 from offsetkeeper.sinks import Topic
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -164,3 +164,22 @@ def test_what_spark_computes_again_for_the_function_is_noticed_before_a_topic_is
     assert retries == [False, True]
     assert values(lab.kafka.bootstrap, target) == ["a", "b"]
     assert [text for text in caplog.messages if "is staged anew (1 of 10)" in text]
+
+
+def test_exactly_once_into_a_topic_with_unclean_elections_is_refused_unless_it_is_meant(
+    lab: Lab, topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows that such an election takes are noticed by nobody."""
+    source, target = topic(), topic(1, {"unclean.leader.election.enable": "true"})
+    lab.produce(source, "a")
+    with pytest.raises(GuaranteeRefused, match=rf"topic {target} has unclean\.leader\.election\.enable=true"):
+        run(lab, source, target)
+    assert (values(lab.kafka.bootstrap, target), lab.events()) == ([], [])
+    meant = Topic(lab.kafka.bootstrap, target, unclean_elections=True)
+    for sink, guarantee in ((meant, "exactly_once"), (Topic(lab.kafka.bootstrap, target), "at_least_once")):
+        caplog.clear()
+        lab.pipeline(source).run(lab.spark, copy, sink=sink, guarantee=guarantee, until="caught_up")
+        assert "no mark shows it: set it to false" in caplog.text
+    assert values(lab.kafka.bootstrap, target) == ["a"]
+    with pytest.raises(SettingsError, match="unclean_elections=1: use True or False"):
+        Topic(lab.kafka.bootstrap, target, unclean_elections=1)  # type: ignore[arg-type]  # on purpose

@@ -25,6 +25,7 @@ from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import (
     BrokerError,
     ComputedAgain,
+    GuaranteeRefused,
     NotAuthorized,
     OutcomeUnknown,
     Refused,
@@ -85,8 +86,8 @@ _TIMEOUT = "transaction.timeout.ms"
 _MOST = "transaction.max.timeout.ms"
 _UNCLEAN = "unclean.leader.election.enable"
 _MAY_LOSE = (
-    "%r: topic %s has %s=true. A replica that lacks rows may become the leader. Then rows of batches that count as "
-    "written are gone, and no mark shows it: set it to false"
+    "{!r}: topic {} has {}=true. A replica that lacks rows may become the leader. Then rows of batches that count as "
+    "written are gone, and no mark shows it"
 )
 _MOST_SLOTS = 100
 _SLOTS = " slots="  # between a mark and their number
@@ -148,6 +149,8 @@ class Topic:
         slots: number of tasks that write a batch at the same time; Spark needs as many free cores.
         also_read: whether rows may go into a topic that the pipeline reads too. Without it that is refused: each batch
             would write what the next one reads.
+        unclean_elections: whether a topic with `unclean.leader.election.enable` is taken at exactly once too. Without
+            it that is refused: such an election takes rows of batches that count as written, and nothing shows it.
         timeout_s: seconds that brokers may be unavailable.
 
     Raises:
@@ -166,6 +169,7 @@ class Topic:
         prefix: str = "offsetkeeper",
         slots: int = 1,
         also_read: bool = False,
+        unclean_elections: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
         if not isinstance(kafka, Mapping | None):
@@ -183,7 +187,10 @@ class Topic:
             raise SettingsError(f"slots={slots!r}: use a number from 1 to {_MOST_SLOTS}")
         if not isinstance(also_read, bool):
             raise SettingsError(f"also_read={also_read!r}: use True or False")
+        if not isinstance(unclean_elections, bool):
+            raise SettingsError(f"unclean_elections={unclean_elections!r}: use True or False")
         self._also_read, self._source, self._closed = also_read, _NOTHING_READ, NO_TOPICS
+        self._unclean_elections = unclean_elections
         self._name, self._slots = None if name is None else check_topic(name), slots
         self._mark_topic = check_topic(mark_topic or name or "")
         self._prefix, self._timeout_s = prefix, float(timeout_s)
@@ -197,6 +204,7 @@ class Topic:
             prefix=self._prefix,
             slots=self._slots,
             also_read=self._also_read,
+            unclean_elections=self._unclean_elections,
             timeout_s=self._timeout_s,
         )
         return _rebuilt, (made, (self._brokers, self._name), self._source)
@@ -230,11 +238,12 @@ class Topic:
         made._source = _Source(cluster, topics)  # noqa: SLF001 - a copy of this one
         return made
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the same with all
+    def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """Check the settings, the topics and, if the brokers show it, the longest transaction that they allow.
 
         Raises:
             SettingsError: the pipeline reads the topic too.
+            GuaranteeRefused: exactly once is asked for, and a topic allows unclean elections.
             Refused: one of them is wrong; the message says how to correct it.
             SinkError: no broker could be reached.
         """
@@ -260,8 +269,7 @@ class Topic:
         if self._name is not None and self._name in closed:
             raise SettingsError(f"{self!r}: {loop(self._name)}")
         self._closed = closed
-        for name in (name for name, settings in told.items() if settings.get(_UNCLEAN) == "true"):
-            log.warning(_MAY_LOSE, self, name, _UNCLEAN)
+        self._check_elections([name for name, each in told.items() if each.get(_UNCLEAN) == "true"], guarantee)
         return Lander(
             self._stage,
             self._seen,
@@ -272,6 +280,16 @@ class Topic:
             late=True,
             writes_to=self.writes_to,
         )
+
+    def _check_elections(self, unclean: list[str], guarantee: Guarantee) -> None:
+        for name in unclean:
+            told = _MAY_LOSE.format(self, name, _UNCLEAN)
+            if guarantee is Guarantee.EXACTLY_ONCE and not self._unclean_elections:
+                raise GuaranteeRefused(
+                    f"{told}. So exactly once cannot be kept: set it to false; or say unclean_elections=True, and rows "
+                    "that an election takes are lost without an error"
+                )
+            log.warning("%s: set it to false", told)
 
     def _closed_here(self, cluster: KafkaCluster) -> Topics:
         """Return the topics of this cluster that no row may go into."""
