@@ -18,8 +18,9 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import FirstOffsets, Policies, plan
 from offsetkeeper.monitor.alerts import Alarm, Key
-from offsetkeeper.monitor.app import Gate, Site
+from offsetkeeper.monitor.app import Site
 from offsetkeeper.monitor.connections import Connection
+from offsetkeeper.monitor.gate import Gate
 from offsetkeeper.monitor.history import History
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import GroupSample, Health, View
@@ -141,16 +142,19 @@ def _config(app: Gate) -> uvicorn.Config:
 class Gallery:
     """A server of views; a context manager.
 
+    Args:
+        base: path under which browsers reach it.
+
     Attributes:
         url: where it serves, without a slash at the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, base: str = "") -> None:
         self.number = 0
         self._still = Still(view(number=0))
         poller: Any = self._still
-        pages = Pages("postgresql://db/shop", "kafka-1:9092,kafka-2:9092", every_s=5, changes=True)
-        app = Gate(Site(poller, pages, []).app(), frozenset())
+        pages = Pages("postgresql://db/shop", "kafka-1:9092,kafka-2:9092", every_s=5, changes=True, base=base)
+        app = Gate(Site(poller, pages, []).app(), frozenset(), base)
         self._server = uvicorn.Server(_config(app))
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self.url = ""

@@ -86,7 +86,7 @@ def test_kafka_that_is_away_is_said_while_the_store_is_shown(scene: Scene) -> No
         page = server.text("/groups/shop")
         assert "Kafka is away" in page
         assert "Lag and plan are as last known, at" in page
-        assert '<td class="n strong">3</td>' in page
+        assert '<td class="n strong" data-label="Waiting">3</td>' in page
         assert f"""<span class="sub">at {clock(server.json("/api/health")["kafka"]["since_ms"])[:3]}""" in server.text(
             "/"
         )

@@ -26,8 +26,8 @@ from uvicorn.server import ServerState
 from monitor.gallery import Gallery, group
 from monitor.scene import Scene, Served
 from offsetkeeper.monitor import app, connections
-from offsetkeeper.monitor.app import Gate
 from offsetkeeper.monitor.connections import Connection
+from offsetkeeper.monitor.gate import Gate
 
 LIMIT_S = 30
 HALF = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n"

@@ -66,9 +66,9 @@ def test_the_list_can_be_sorted_by_each_column(column: object) -> None:
 def test_a_click_on_the_head_of_a_column_sorts_and_another_turns_it_round() -> None:
     waiting = next(column for column in COLUMNS if column.key == "waiting")
     once = Asked.of({"search": "a b&c"}).turned(waiting)
-    assert (once.address, once.direction(waiting)) == ("/?search=a%20b%26c&sort=waiting", "descending")
+    assert (once.address, once.order.direction(waiting)) == ("/?search=a%20b%26c&sort=waiting", "descending")
     assert once.turned(waiting).address == "/?search=a%20b%26c&sort=-waiting"
-    assert once.turned(waiting).direction(waiting) == "ascending"
+    assert once.turned(waiting).order.direction(waiting) == "ascending"
     assert Asked.of({"sort": "-no column"}) == Asked()
     assert Asked().address == "/"
 

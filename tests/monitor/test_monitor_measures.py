@@ -108,7 +108,7 @@ def test_of_topics_that_are_gone_no_number_is_made_up() -> None:
     assert 'offsetkeeper_group_status{group="shop",status="refused"} 1.0' in told
     for name in ("offsetkeeper_group_catch_up_seconds", "kafka_consumergroup_group_sum_lag"):
         assert f"{name}{{" not in told
-    page = Pages("memory://", "fake:9092", every_s=EVERY_S, changes=False).group(view, "shop", whole=False)
+    page = Pages("memory://", "fake:9092", every_s=EVERY_S, changes=False).group(view, "shop")
     assert "Retention used" in page
     assert "nothing is about to go" not in page
 
@@ -126,6 +126,6 @@ def test_page_metrics_and_alarms_agree_that_an_age_is_not_known() -> None:
     told = exposition(view).decode()
     assert 'offsetkeeper_group_undated_partitions{group="shop"} 1.0' in told
     assert "kafka_consumergroup_group_max_lag_seconds{" not in told
-    page = Pages("memory://", "fake:9092", every_s=EVERY_S, changes=False).group(view, "shop", whole=False)
+    page = Pages("memory://", "fake:9092", every_s=EVERY_S, changes=False).group(view, "shop")
     assert "not known in 1 partition<" in page
     assert "the next record&#39;s time is in the future" in page

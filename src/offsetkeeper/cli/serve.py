@@ -14,7 +14,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import complain, log_to_stderr
 from offsetkeeper.core.outside import read_text
 from offsetkeeper.errors import MissingExtra, SettingsError
-from offsetkeeper.monitor.access import check_proxy, check_token, is_loopback
+from offsetkeeper.monitor.access import check_base, check_proxy, check_token, is_loopback
 from offsetkeeper.monitor.alerts import read_rules
 
 _TOKEN = "OFFSETKEEPER_SERVE_TOKEN"  # noqa: S105 - the name of a variable
@@ -46,6 +46,9 @@ def serve(
         list[str] | None,
         typer.Option(help="Address of a proxy whose X-Forwarded-For header is trusted; may be repeated."),
     ] = None,
+    base_path: Annotated[
+        str, typer.Option(help="Path under which browsers reach the page behind a proxy, such as /offsetkeeper.")
+    ] = "",
     metrics: Annotated[
         Detail, typer.Option(help="Detail of the metrics: for each partition, or only for groups and their topics.")
     ] = Detail.PARTITIONS,
@@ -75,8 +78,11 @@ def serve(
     token = check_token(_token(token_file)) if allow_changes else ""
     rules = read_rules(chosen.alerts.get("rules", []), "alerts")
     proxies = [check_proxy(each) for each in trust_proxy or ()]
+    base = check_base(base_path)
     webhook = os.environ.get(_WEBHOOK) or chosen.alerts.get("webhook", "")
-    settings = server.Serving(host, port, frozenset(name or ()), every, token, rules, webhook, proxies, metrics.value)
+    settings = server.Serving(
+        host, port, frozenset(name or ()), every, token, rules, webhook, proxies, base, metrics.value
+    )
     if not is_loopback(host):
         may = "see all groups, and everyone with the token can change them" if token else "see all groups"
         complain(f"WARNING: everyone who reaches {host} can {may}; put the server behind a proxy with TLS")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Collection, Mapping
 from ipaddress import IPv6Address, ip_address, ip_network
 
@@ -18,6 +19,7 @@ HEADERS: Mapping[str, str] = {
 }
 _BODY_BYTES = 1_000_000
 _LEAST_TOKEN = 16
+_BASE = re.compile("(/[A-Za-z0-9._~-]+)*")
 _OF_CLIENT = 64  # bits of an IPv6 address that tell one client from another
 
 
@@ -39,6 +41,18 @@ def check_proxy(address: str) -> str:
     if network is None or network.prefixlen == 0:
         raise SettingsError(f"--trust-proxy {address!r} is wrong: give the address of the proxy, such as 10.0.0.7")
     return address
+
+
+def check_base(path: str) -> str:
+    """Return the path under which browsers reach the server, without a slash at the end.
+
+    Raises:
+        SettingsError: it is no such path.
+    """
+    base = path.rstrip("/")
+    if not _BASE.fullmatch(base) or {".", ".."} & {*base.split("/")}:
+        raise SettingsError(f"--base-path {path!r} is wrong: give the path that browsers use, such as /offsetkeeper")
+    return base
 
 
 def is_in(address: str, network: str) -> bool:

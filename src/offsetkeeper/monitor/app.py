@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import Counter
@@ -14,14 +13,21 @@ from typing import Any, ClassVar
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from offsetkeeper.core.model import LONGEST_GROUP
-from offsetkeeper.monitor.access import HEADERS, counted_as, knows_host, refused_body
-from offsetkeeper.monitor.cells import shade_of
+from offsetkeeper.monitor.access import counted_as
+from offsetkeeper.monitor.choice import Choice
+from offsetkeeper.monitor.gate import error
 from offsetkeeper.monitor.group_path import IN_ROUTE
 from offsetkeeper.monitor.listing import Asked
 from offsetkeeper.monitor.made_once import MadeOnce
@@ -44,8 +50,6 @@ _HEARTBEAT_S = 15.0
 _HISTORY = 20  # entries, as the command `history` prints
 _LIMIT = re.compile("[0-9]{1,9}")  # of thousands of digits Python makes no number, and a key of them takes memory
 _WAITING = 700, 20, 700
-_PIECE = 65_536  # bytes; a client that reads nothing holds two
-_TURN = 4 * _PIECE  # bytes that are sent before others have their turn; asyncio logs the fifth write to who has gone
 Answer = Callable[[GroupSample, int], Any]
 
 
@@ -72,6 +76,7 @@ class Site:
         routes: list[BaseRoute] = [
             Route("/", self._groups_page),
             Route(f"/groups/{IN_ROUTE}", self._group_page),
+            Route("/words", self._words_page),
             Route("/events", self._events),
             Route("/metrics", self._metrics),
             Route("/healthz", self._healthz),
@@ -97,16 +102,18 @@ class Site:
         return await made.of(asked, lambda view: HTMLResponse(self._pages.groups(view, asked)))
 
     async def _group_page(self, request: Request) -> Response:
-        name, asked = self._named(request), request.query_params
-        whole, shade = "all" in asked, shade_of(asked.get("shade", ""))
+        name, choice = self._named(request), Choice.of(request.query_params)
 
         def page(view: View) -> Response:
             if name not in view.groups:
                 return HTMLResponse(self._pages.missing(view, name), 404)
-            return HTMLResponse(self._pages.group(view, name, whole=whole, shade=shade))
+            return HTMLResponse(self._pages.group(view, name, choice))
 
-        made = self._common if name in self._poller.view.groups else self._odd
-        return await made.of((name, whole, shade), page)
+        usual = name in self._poller.view.groups and choice == Choice()
+        return await (self._common if usual else self._odd).of((name, choice), page)
+
+    async def _words_page(self, _: Request) -> Response:
+        return await self._common.of("words", lambda view: HTMLResponse(self._pages.words(view)))
 
     async def _metrics(self, _: Request) -> Response:
         def metrics(view: View) -> Response:
@@ -242,55 +249,3 @@ class _Events(StreamingResponse):
                 yield f"id: {view.number}\ndata: {json.dumps(health_json(view))}\n\n"
             elif not await poller.next(_HEARTBEAT_S):
                 yield ": still here\n\n"
-
-
-class Gate:
-    """Answers only requests that name one of our hosts, in pieces: what a client does not read is not kept for it.
-
-    Args:
-        app: what is behind.
-        names: of this machine, in small letters.
-    """
-
-    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
-        self._app = app
-        self._names = names
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                kept = any(name == b"etag" for name, _ in message["headers"])
-                more = {**HEADERS, "cache-control": "no-cache" if kept else "no-store"}
-                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in more.items())]
-            await _in_pieces(message, send)
-
-        app = self._app
-        if scope["type"] == "http":
-            headers = Request(scope).headers
-            host = headers.get("host", "")
-            if refused := refused_body(headers):
-                app = error(*refused, close=True)
-            elif not knows_host(host, self._names):
-                app = error(421, f"{host!r} is not a name of this server: start it with --name to add it")
-        await app(scope, receive, send_with_headers)
-
-
-async def _in_pieces(message: Message, send: Send) -> None:
-    """Send a message. Each piece of a long body waits until the one before is read, and others have their turn."""
-    if message["type"] != "http.response.body":
-        await send(message)
-        return
-    body = message.get("body", b"")
-    last = max(0, len(body) - 1) // _PIECE * _PIECE
-    for start in range(0, last, _PIECE):
-        await send({**message, "body": body[start : start + _PIECE], "more_body": True})
-        if start % _TURN == 0:
-            await asyncio.sleep(0)
-    await send({**message, "body": body[last:]})
-
-
-def error(code: int, text: str, *, close: bool = False) -> JSONResponse:
-    """Return an error of the API; `close` ends the connection after it."""
-    return JSONResponse({"error": text}, code, {"connection": "close"} if close else None)

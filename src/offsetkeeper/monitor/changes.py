@@ -32,8 +32,8 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.access import has_token, is_same_site
-from offsetkeeper.monitor.app import error
 from offsetkeeper.monitor.change_body import SCOPE, TARGETS, check_fields, flag, scope, target, text, version
+from offsetkeeper.monitor.gate import error
 from offsetkeeper.monitor.group_path import IN_ROUTE
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.reset import (

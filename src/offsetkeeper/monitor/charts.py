@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 from offsetkeeper.core.model import Entry
@@ -100,12 +101,15 @@ def curve(points: Sequence[Point], columns: int = COLUMNS) -> Curve | None:
     return Curve(lines, "".join(areas), ages, top, top_s, first_ms, last_ms, tuple(values))
 
 
-def time_line(entries: Sequence[Entry], now_ms: int, limit: int = 150) -> TimeLine | None:
+def time_line(
+    entries: Sequence[Entry], now_ms: int, took_s: Mapping[int, float] = MappingProxyType({}), limit: int = 150
+) -> TimeLine | None:
     """Return the chart of the newest entries until now, or None if there are no entries.
 
     Args:
         entries: newest first.
         now_ms: milliseconds since 1970.
+        took_s: seconds from the begin of a batch to its commit, by version.
         limit: how many are drawn.
     """
     chosen = [entry for entry in entries if entry.event != "begin"][:limit][::-1]
@@ -115,7 +119,7 @@ def time_line(entries: Sequence[Entry], now_ms: int, limit: int = 150) -> TimeLi
     top = nice(max(_size(entry) for entry in chosen))
     marks = tuple(Mark(entry.event, _x(entry.at_ms, first_ms, last_ms), _height(entry, top)) for entry in chosen)
     values = (
-        Value(entry.at_ms, mark.x, (HIGH - mark.height,), _told(entry))
+        Value(entry.at_ms, mark.x, (HIGH - mark.height,), _told(entry, took_s.get(entry.version)))
         for entry, mark in zip(chosen, marks, strict=True)
     )
     return TimeLine(marks, first_ms, last_ms, top, tuple(values))
@@ -183,8 +187,9 @@ def _waited(point: Point) -> str:
     return f"{clock(point.at_ms)}: {number(point.waiting)} waiting" + (f", {age}" if point.waiting else "")
 
 
-def _told(entry: Entry) -> str:
+def _told(entry: Entry, took_s: float | None) -> str:
     size = f", {number(_size(entry))} offsets" if entry.ranges else ""
+    size += "" if took_s is None else f" in {span(took_s)}"
     return (
         f"{moment(entry.at_ms)}: {entry.event}{size}, version {entry.version}{f': {entry.reason}' * bool(entry.reason)}"
     )

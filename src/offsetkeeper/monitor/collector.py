@@ -21,6 +21,7 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched
+from offsetkeeper.monitor.day import past
 from offsetkeeper.monitor.history import read_on
 from offsetkeeper.monitor.kafka_poll import KafkaPoll, KafkaSample, OfTopic
 from offsetkeeper.monitor.view import GroupSample, Health, View
@@ -29,6 +30,7 @@ from offsetkeeper.operate.outlook import outlook
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8
+_PASTS = 8  # groups at a poll whose past is asked for, so that the first one does not take long
 
 
 class Collector:
@@ -105,7 +107,7 @@ class Collector:
         moved = snapshot.generation != before.snapshot.generation  # a reset: these records were not read
         anchors = () if moved else before.anchors
         sample = GroupSample(at_ms, snapshot, history, points=before.points, growth=before.growth, anchors=anchors)
-        return replace(sample, error=history.problem)
+        return replace(sample, error=history.problem, day=before.day, past_known=before.past_known)
 
     def _measured(self, read: Collection[GroupSample], at_ms: int) -> tuple[dict[str, GroupSample], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
@@ -122,7 +124,10 @@ class Collector:
         moved = {name: sample for name, sample in fresh.items() if name not in unmoved}
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of the time of each is waiting for Kafka
             found = pool.map(lambda sample: self._measure(sample, kafka), moved.values())
-            return every | dict(zip(moved, found, strict=True)), ""
+            every |= dict(zip(moved, found, strict=True))
+            lacking = [sample for sample in every.values() if sample.lags is not None and not sample.past_known]
+            found = pool.map(self._with_past, lacking[:_PASTS])
+            return every | {sample.snapshot.group: sample for sample in found}, ""
 
     def _unmoved(self, fresh: Mapping[str, GroupSample], kafka: KafkaSample) -> dict[str, GroupSample]:
         """Return the groups with their lags where nothing has changed but the time, and nothing is to be asked."""
@@ -148,6 +153,18 @@ class Collector:
             return replace(sample, error=str(error))
         except Exception as error:  # noqa: BLE001 - as above
             return replace(sample, error=_unforeseen(self.view.groups.get(sample.snapshot.group) or sample, error))
+
+    def _with_past(self, sample: GroupSample) -> GroupSample:
+        """Return a group with its lag before the server began; without it where Kafka does not say."""
+        ends = {tp: bounds.end for tp, bounds in sample.bounds.items()}
+        positions = {tp: at for tp, at in sample.snapshot.positions.items() if tp in ends}
+        try:
+            found = past(positions, sample.entries, ends, self._cluster.first_since, sample.at_ms)
+        except Exception as error:  # noqa: BLE001 - no picture is worth a poll
+            log.warning("the lag of group %r before the start is not known: %s", sample.snapshot.group, error)
+            found = ()
+        earlier = [point for point in found if not sample.day or point.at_ms < sample.day[0].at_ms]
+        return replace(sample, day=(*earlier, *sample.day), past_known=True)
 
     def _measure_anew(self, sample: GroupSample, held: OfTopic, retentions_ms: Mapping[str, int]) -> GroupSample:
         snapshot, pending = sample.snapshot, sample.snapshot.pending

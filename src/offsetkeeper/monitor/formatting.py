@@ -6,26 +6,12 @@ import math
 from datetime import UTC, datetime
 
 from offsetkeeper.core.duration import duration
+from offsetkeeper.monitor.words import MEANINGS
 from offsetkeeper.operate.status import Status
 
 UNKNOWN = "\u2013"
 _DECIMALS_BELOW = 10
 _SMALL = 0.1
-
-MEANINGS = {
-    Status.LOSING_DATA: "Retention has taken unread records, or is about to.",
-    Status.REFUSED: "No run could start: a position is beyond the end, or its topic is gone or was made again.",
-    Status.TOPIC_GONE: "A topic or a partition is not in Kafka any more: its unread records, if it had any, are lost.",
-    Status.REWOUND: "A reset has moved positions back, and nothing has been committed since.",
-    Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
-    Status.STOPPED: "Records wait, no run holds the group, and no scheduled run is expected.",
-    Status.OUTPUT_AWAY: "The run that holds the group waits for an output. The newest change says since when and why.",
-    Status.STALLED: "Records wait, and the run that holds the group has been silent for three usual commit intervals.",
-    Status.HELD_BACK: "A transaction has been open for 15 minutes, and no record behind it can be read.",
-    Status.GROWING: "The number of waiting records rose over four commit intervals in a row.",
-    Status.BEHIND: "The first unread record is older than three usual commit intervals.",
-    Status.OK: "No problem was found.",
-}
 
 
 def number(value: float | None) -> str:
@@ -91,4 +77,9 @@ def word(status: Status | None) -> str:
 
 def meaning(status: Status | None) -> str:
     """Return what the status means, in a sentence."""
-    return "Kafka could not be asked." if status is None else MEANINGS[status]
+    return "Kafka could not be asked." if status is None else sentence(MEANINGS[status])
+
+
+def sentence(text: str) -> str:
+    """Return the words of a table as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."

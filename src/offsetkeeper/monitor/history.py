@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate.audit import Discrepancy, audit, up_to
@@ -62,6 +63,31 @@ def read_on(store: Store, snapshot: Snapshot, before: Snapshot, known: History, 
     if done or (version and now_ms - at_ms < _AUDIT_EVERY_MS and new and _PLAIN.issuperset(e.event for e in new)):
         return known._replace(entries=entries, problem="")
     return History(entries, audit(entries[::-1], snapshot), (snapshot.version, now_ms))
+
+
+def durations_s(entries: Sequence[Entry]) -> Mapping[int, float]:
+    """Return the seconds from the begin of each batch to its commit, by the version of the commit.
+
+    A batch that goes into the store's own transaction is not begun before, so nothing says how long it took.
+
+    Args:
+        entries: of the history, newest first.
+    """
+    begun, found = _begun(entries), {}
+    for entry in entries:
+        at_ms = begun.get((entry.token, entry.sequence)) if entry.event == "commit" else None
+        if at_ms is not None and at_ms <= entry.at_ms:  # clocks differ
+            found[entry.version] = (entry.at_ms - at_ms) / 1000
+    return found
+
+
+def began_ms(batch: Batch | None, entries: Sequence[Entry]) -> int | None:
+    """Return when a batch was begun, milliseconds since 1970; None if the history does not say it."""
+    return None if batch is None else _begun(entries).get((batch.token, batch.sequence))
+
+
+def _begun(entries: Sequence[Entry]) -> Mapping[tuple[str, int], int]:
+    return {(entry.token, entry.sequence): entry.at_ms for entry in entries if entry.event == "begin"}
 
 
 def _entries(store: Store, snapshot: Snapshot, known: Sequence[Entry]) -> Sequence[Entry]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from offsetkeeper.monitor import formatting
 from offsetkeeper.monitor.alerts import Alarm
+from offsetkeeper.monitor.order import Column, Order
 from offsetkeeper.monitor.view import GroupSample
 from offsetkeeper.operate.status import Status
 
@@ -25,42 +26,42 @@ class Row(NamedTuple):
     word: str
 
 
-class Column(NamedTuple):
-    """A column that the list can be sorted by.
-
-    Attributes:
-        key: in the address.
-        label: above the column.
-        value: what is compared; a row without a value comes last.
-        descending: whether the largest value is the first, unless the address reverses it.
-    """
-
-    key: str
-    label: str
-    value: Callable[[Row], Any]
-    descending: bool = False
-
-
 def _rank(row: Row) -> int:
     if row.sample.error:
         return -1
     return len(_WORST_FIRST) if row.sample.status is None else _WORST_FIRST[row.sample.status]
 
 
-COLUMNS = (
+COLUMNS: Sequence[Column[Row]] = (
     Column("group", "Group", lambda row: row.name.casefold()),
     Column("status", "Status", _rank),
-    Column("waiting", "Waiting", lambda row: row.sample.waiting, descending=True),
-    Column("oldest", "Oldest unread", lambda row: row.sample.total and row.sample.total.seconds, descending=True),
-    Column("read", "Read/s", lambda row: row.sample.total and row.sample.total.speed.processed, descending=True),
-    Column("caught-up", "Caught up in", lambda row: row.sample.time_to_catch_up_s, descending=True),
+    Column("waiting", "Waiting", lambda row: row.sample.waiting, descending=True, number=True),
     Column(
-        "retention", "Retention used", lambda row: row.sample.total and row.sample.total.retention_used, descending=True
+        "oldest",
+        "Oldest unread",
+        lambda row: row.sample.total and row.sample.total.seconds,
+        descending=True,
+        number=True,
+    ),
+    Column(
+        "read",
+        "Read/s",
+        lambda row: row.sample.total and row.sample.total.speed.processed,
+        descending=True,
+        number=True,
+    ),
+    Column("caught-up", "Caught up in", lambda row: row.sample.time_to_catch_up_s, descending=True, number=True),
+    Column(
+        "retention",
+        "Retention used",
+        lambda row: row.sample.total and row.sample.total.retention_used,
+        descending=True,
+        number=True,
     ),
     Column("held", "Held by", lambda row: row.sample.snapshot.owner and row.sample.snapshot.owner.name.casefold()),
-    Column("commit", "Last commit", lambda row: row.sample.committed_ms),
+    Column("commit", "Last commit", lambda row: row.sample.committed_ms, number=True),
 )
-_BY_KEY = {column.key: column for column in COLUMNS}
+_WORST = Order("status")
 
 
 class Asked(NamedTuple):
@@ -69,49 +70,33 @@ class Asked(NamedTuple):
     Attributes:
         text: a part of the name, in large or small letters.
         word: the only status that is listed; empty lists all.
-        sort: the key of a column.
-        reversed: whether its order is turned round.
+        order: of the groups; the worst first, unless the address has another.
     """
 
     text: str = ""
     word: str = ""
-    sort: str = "status"
-    reversed: bool = False
+    order: Order = _WORST
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Asked:
         """Return what the query of an address asks for; a column that is not known is the status."""
-        sort = query.get("sort", "")
-        key = sort.removeprefix("-")
-        known = key in _BY_KEY
         return cls(
             query.get("search", "").strip()[:_LONGEST_TEXT],
             query.get("status", "")[:_LONGEST_TEXT],
-            key if known else "status",
-            known and sort.startswith("-"),
+            Order.of(query.get("sort", ""), COLUMNS, _WORST.key),
         )
-
-    @property
-    def sorted_by(self) -> str:
-        """The order as the address has it."""
-        return f"-{self.sort}" if self.reversed else self.sort
 
     @property
     def address(self) -> str:
         """The address that asks for it."""
-        asked = {"search": self.text, "status": self.word, "sort": "" if self.sorted_by == "status" else self.sorted_by}
+        sort = "" if self.order == _WORST else self.order.text
+        asked = {"search": self.text, "status": self.word, "sort": sort}
         query = urlencode({name: value for name, value in asked.items() if value}, quote_via=quote)
         return f"/?{query}" if query else "/"
 
-    def turned(self, column: Column) -> Asked:
-        """Return what a click on the head of a column asks for: that order, or its reverse where it is that already."""
-        return self._replace(sort=column.key, reversed=self.sort == column.key and not self.reversed)
-
-    def direction(self, column: Column) -> str:
-        """Return the order of a column in words of ARIA; `none` where the list is sorted by another."""
-        if column.key != self.sort:
-            return "none"
-        return "descending" if column.descending is not self.reversed else "ascending"
+    def turned(self, column: Column[Row]) -> Asked:
+        """Return what a click on the head of a column asks for."""
+        return self._replace(order=self.order.turned(column))
 
 
 class Listing(NamedTuple):
@@ -136,20 +121,12 @@ def listing(groups: Mapping[str, GroupSample], asked: Asked) -> Listing:
     if asked.word and asked.word not in counts:  # it stays on the page, so that it can be taken away
         counts[asked.word] = 0
     chosen = [row for row in named if asked.word in {"", row.word}]
-    return Listing(_sorted(chosen, asked), counts, len(every))
+    return Listing(asked.order.sorted(sorted(chosen, key=lambda row: row.name), COLUMNS), counts, len(every))
 
 
 def counted(alarms: Iterable[Alarm]) -> list[tuple[str, int]]:
     """Return the rules that fire, each with the number of its groups, the most first."""
     return Counter(alarm.key.rule for alarm in alarms).most_common()
-
-
-def _sorted(rows: Iterable[Row], asked: Asked) -> list[Row]:
-    column = _BY_KEY[asked.sort]
-    by_name = sorted(rows, key=lambda row: row.name)
-    known = [row for row in by_name if column.value(row) is not None]
-    unknown = [row for row in by_name if column.value(row) is None]
-    return sorted(known, key=column.value, reverse=column.descending is not asked.reversed) + unknown
 
 
 def _word(sample: GroupSample) -> str:

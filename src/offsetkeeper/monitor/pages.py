@@ -13,9 +13,11 @@ from offsetkeeper import __version__
 from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.plan import Verdict
-from offsetkeeper.monitor import cells, charts, formatting
+from offsetkeeper.monitor import cells, charts, formatting, partitions, words
 from offsetkeeper.monitor.alerts import Alarm
+from offsetkeeper.monitor.choice import Choice
 from offsetkeeper.monitor.group_path import path_of
+from offsetkeeper.monitor.history import began_ms, durations_s
 from offsetkeeper.monitor.listing import COLUMNS, Asked, counted, listing
 from offsetkeeper.monitor.view import View
 
@@ -23,7 +25,7 @@ _PARTITIONS, _TOPICS = 200, 10  # shown at first, of those that are most behind
 _MOST_PARTITIONS, _MOST_TOPICS = 1000, 100  # shown at all: a page of 10,000 takes a second and five megabytes
 _ENTRIES = 50
 _SPARK = 60  # points of a picture in the list
-_ALL = Asked()
+_ALL, _USUAL = Asked(), Choice()
 _SHOWN = ("number", "share", "span", "clock", "moment", "iso", "word", "meaning", "told", "catch_up")
 
 
@@ -34,9 +36,10 @@ class Pages:
         store, brokers: where from, without credentials, to be shown.
         every_s: seconds between two polls.
         changes: whether groups may be reset.
+        base: path under which browsers reach the server, without a slash at the end; empty for `/`.
     """
 
-    def __init__(self, store: str, brokers: str, *, every_s: float, changes: bool) -> None:
+    def __init__(self, store: str, brokers: str, *, every_s: float, changes: bool, base: str = "") -> None:
         self._templates = Environment(
             loader=PackageLoader("offsetkeeper.monitor"),
             autoescape=True,
@@ -45,8 +48,12 @@ class Pages:
             lstrip_blocks=True,
         )
         shown = {name: getattr(formatting, name) for name in _SHOWN}
-        self._templates.filters |= {**shown, "link": link, "path": path_of, "slug": slug, "values": values}
+        self._templates.filters |= {**shown, "path": path_of, "slug": slug, "values": values}
+        self._templates.filters |= {"link": lambda name: f"{base}{link(name)}", "pieces": words.pieces}
+        self._templates.filters |= {"first_step": words.first_step}
         self._templates.globals |= {
+            "base": base,
+            "words": words,
             "store": store,
             "brokers": brokers,
             "every_s": every_s,
@@ -69,21 +76,21 @@ class Pages:
             waiting=sum(waiting) if waiting else None,
         )
 
-    def group(self, view: View, name: str, *, whole: bool, shade: str = "age") -> str:
+    def group(self, view: View, name: str, choice: Choice = _USUAL) -> str:
         """Return the page of one group.
 
         Args:
             view: what is known.
             name: of the group.
-            whole: whether a thousand partitions are in the table, or two hundred; those that are most behind.
-            shade: what the cells tell, a key of `cells.SHADES`.
+            choice: what is shown of it.
         """
         sample = view.groups[name]
         every = sample.lags or ()
-        lags = cells.worst_of(every, _MOST_PARTITIONS if whole else _PARTITIONS)
+        most = _MOST_PARTITIONS if choice.whole else _PARTITIONS
+        lags = partitions.ordered(every, sample.speeds, choice.order, most)
         told = [row for row in sample.plan.rows if row.verdict is not Verdict.RESUME] if sample.plan else []
-        strips = cells.strips(every, shade, _MOST_TOPICS if whole else _TOPICS)
-        entries = sample.entries[:_ENTRIES]
+        strips = cells.strips(every, choice.shade, _MOST_TOPICS if choice.whole else _TOPICS)
+        entries, took = sample.entries[:_ENTRIES], durations_s(sample.entries)
         return self._render(
             "group.html",
             view,
@@ -91,23 +98,31 @@ class Pages:
             name=name,
             sample=sample,
             lags=lags,
-            most=max((lag.records or 0 for lag in lags), default=0),
+            choice=choice,
+            usual=partitions.USUAL,
+            columns=partitions.COLUMNS,
+            sorted_by=next(each.label.lower() for each in partitions.COLUMNS if each.key == choice.order.key),
+            most=max((row.lag.records or 0 for row in lags), default=0),
             told=told[:_PARTITIONS],
             told_more=max(0, len(told) - _PARTITIONS),
-            curve=charts.curve(sample.points),
-            time_line=charts.time_line(sample.entries, view.at_ms),
-            whole=whole,
+            curve=charts.curve(sample.day if choice.day else sample.points),
+            time_line=charts.time_line(sample.entries, view.at_ms, took),
             most_partitions=_MOST_PARTITIONS,
             most_topics=_MOST_TOPICS,
-            shade=shade,
             shades=cells.SHADES,
             strips=strips,
             strip_count=len({lag.topic_partition.topic for lag in every}),
-            legend=cells.legend(shade) + cells.marks(strips),
+            legend=cells.legend(choice.shade) + cells.marks(strips),
             entries=[(entry, _size(entry)) for entry in entries],
+            took=took,
+            began_ms=began_ms(sample.snapshot.pending, sample.entries),
             unfolds=any(entry.ranges for entry in entries),
             topics=sorted(topics_of(sample.snapshot.positions)),
         )
+
+    def words(self, view: View) -> str:
+        """Return the page that says what each word means."""
+        return self._render("words.html", view, ())
 
     def missing(self, view: View, name: str) -> str:
         """Return the page for what is not there."""

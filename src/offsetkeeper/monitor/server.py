@@ -17,10 +17,11 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Notice, Rule
-from offsetkeeper.monitor.app import Gate, Site
+from offsetkeeper.monitor.app import Site
 from offsetkeeper.monitor.changes import Changes, routes
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.connections import Connection
+from offsetkeeper.monitor.gate import Gate
 from offsetkeeper.monitor.metrics import Detail
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.poller import Poller
@@ -45,6 +46,7 @@ class Serving:
         rules: of the alarms.
         webhook: URL to send them to; empty sends none.
         proxies: addresses or networks of proxies whose word on who asks is taken.
+        base: path under which browsers reach the server behind a proxy; empty for `/`.
         metrics: whether there are metrics of each partition, or of groups and their topics only.
     """
 
@@ -56,6 +58,7 @@ class Serving:
     rules: Sequence[Rule] = ()
     webhook: str = field(default="", repr=False)
     proxies: Sequence[str] = ()
+    base: str = ""
     metrics: Detail = "partitions"
 
 
@@ -79,9 +82,10 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     tell = _teller(settings)
     poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
     changes = Changes(store, cluster, poller.poll_now)
-    pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=bool(settings.token))
+    base, changing = settings.base, bool(settings.token)
+    pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=changing, base=base)
     site = Site(poller, pages, routes(changes, settings.token), settings.metrics)
-    app = Gate(site.app(), frozenset(name.lower() for name in settings.names))
+    app = Gate(site.app(), frozenset(name.lower() for name in settings.names), base)
     config = uvicorn.Config(
         app,
         http=Connection,

@@ -15,13 +15,14 @@ from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Alarm, Measured
+from offsetkeeper.monitor.day import kept
 from offsetkeeper.monitor.history import NO_HISTORY, History
 from offsetkeeper.operate.audit import Discrepancy
 from offsetkeeper.operate.lag import Lag, Sample, Speed, Total, speeds, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Point, Status, status, thinned
 
-POINTS = 720  # kept of each group for the picture: an hour, at one every five seconds
+POINTS = 720  # kept of each group: an hour, at one every five seconds
 _FAR_MS = 60_000
 _NO_BOUNDS: Mapping[TopicPartition, Bounds] = MappingProxyType({})
 _OF_KAFKA = ("lags", "speeds", "total", "plan", "ahead", "status")
@@ -66,6 +67,8 @@ class GroupSample:
         anchors: earlier lags that speed is measured from.
         error: why the group, or its history, could not be read at the newest poll, in words.
         bounds: what Kafka holds of its topics.
+        day: points of a day, oldest first, for the chart.
+        past_known: whether they have what the history says of the time before the server began.
         lags_at_ms: when the lags were measured; an earlier poll's where Kafka could not be asked since.
     """
 
@@ -84,6 +87,8 @@ class GroupSample:
     error: str = ""
     bounds: Mapping[TopicPartition, Bounds] = field(default_factory=lambda: _NO_BOUNDS)
     lags_at_ms: int = 0
+    day: Sequence[Point] = ()
+    past_known: bool = False
 
     def with_lags(
         self, lags: Sequence[Lag], planned: Plan, ahead: Outlook, bounds: Mapping[TopicPartition, Bounds] = _NO_BOUNDS
@@ -102,6 +107,7 @@ class GroupSample:
             ahead=ahead,
             status=status(self.snapshot, lags, newest, self.at_ms, self.growth),
             points=(*self.points[-POINTS + 1 :], point),
+            day=kept(self.day, point),
             growth=thinned(self.growth, point, newest),
             anchors=anchored(self.anchors, now),
             bounds=bounds,
@@ -110,11 +116,12 @@ class GroupSample:
 
     def without_lags(self, before: GroupSample | None) -> GroupSample:
         """Return it with the lags that were last known, and a gap in its picture, as Kafka could not be asked."""
-        points = (*self.points[-POINTS + 1 :], Point(self.at_ms, None))
+        gap = Point(self.at_ms, None)
+        points, day = (*self.points[-POINTS + 1 :], gap), kept(self.day, gap)
         if before is None:
-            return replace(self, points=points)
+            return replace(self, points=points, day=day)
         last = {name: getattr(before, name) for name in (*_OF_KAFKA, "bounds", "lags_at_ms")}
-        return replace(self, points=points, **last)
+        return replace(self, points=points, day=day, **last)
 
     def of_the_poll(self) -> GroupSample:
         """Return it without lags that are of an earlier poll."""

@@ -43,7 +43,7 @@ function asked(form) {
 }
 
 async function post(form, action, body) {
-  const answer = await fetch(`/api/${action}/${form.dataset.path}`, {
+  const answer = await fetch(new URL(`../api/${action}/${form.dataset.path}`, import.meta.url), {
     method: "POST",
     headers: { "content-type": "application/json", authorization: `Bearer ${form.elements.token.value}` },
     body: JSON.stringify(body),
@@ -63,7 +63,9 @@ function show(form, preview, plan) {
   for (const step of plan.steps) {
     const row = rows.insertRow();
     for (const [index, name] of columns.entries()) {
-      row.append(element("td", cell(name, step), index ? "n" : ""));
+      const made = element("td", cell(name, step), index ? "n" : "");
+      made.dataset.label = names[index];
+      row.append(made);
     }
   }
   const scroll = element("div", "", "scroll");

@@ -34,7 +34,7 @@ function asked(form, changed) {
     if (value) query.set(name, value);
     else query.delete(name);
   }
-  return `/?${query}`;
+  return `${form.getAttribute("action")}?${query}`;
 }
 
 /** Make the form say what the address says. */

@@ -15,7 +15,7 @@ let again = false;
 /** A hidden page does not listen: a browser opens only a few connections to one server. */
 function listen() {
   if (events || document.hidden) return;
-  const source = new EventSource("/events");
+  const source = new EventSource(new URL("../events", import.meta.url));
   events = source;
   let shown = null;
   source.onmessage = (event) => {

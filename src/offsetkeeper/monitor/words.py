@@ -1,0 +1,153 @@
+"""What the words mean that the page shows, and what to do at night. docs/words.md and docs/night.md say the same."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from offsetkeeper.core.plan import Verdict
+from offsetkeeper.operate.audit import Kind
+from offsetkeeper.operate.status import Status
+
+MEANINGS: Mapping[Status, str] = {
+    Status.LOSING_DATA: (
+        "retention has deleted unread records, or the first unread one has used 90 % of its time in Kafka"
+    ),
+    Status.REFUSED: "no run could start: see the verdicts",
+    Status.TOPIC_GONE: (
+        "a topic or a partition with a position is not in Kafka any more, and others are: its unread records, if "
+        "it had any, are lost"
+    ),
+    Status.REWOUND: (
+        "resets have moved positions back, and nothing was committed since; a run that began since may be "
+        "failing or stalled"
+    ),
+    Status.FAILING: (
+        "records wait, and the newest three runs ended without a commit; of a scheduled job, the newest one"
+    ),
+    Status.STOPPED: "records wait, and no run holds the group; a scheduled job is not stopped between two runs",
+    Status.OUTPUT_AWAY: (
+        "the run that holds the group waits for an output that cannot be reached or takes nothing now; the "
+        "newest line of the history says since when"
+    ),
+    Status.STALLED: (
+        "records wait, and the run that holds the group has committed nothing for three usual commit intervals"
+    ),
+    Status.HELD_BACK: "a transaction has been open for 15 minutes; the records behind it cannot be read",
+    Status.GROWING: "the number of waiting records rose over four commit intervals in a row",
+    Status.BEHIND: "the first unread record is older than three usual commit intervals",
+    Status.OK: "no rule above holds: no problem was found",
+}
+
+NEXT: Mapping[Status, str] = {
+    Status.LOSING_DATA: (
+        "start the job if it is stopped; make it faster (size of batches), or raise `retention.ms` of the topic now"
+    ),
+    Status.REFUSED: "`offsetkeeper plan orders` shows each partition with its verdict; choose a policy, or reset",
+    Status.TOPIC_GONE: (
+        "find out who deleted the topic, and whether all of it was read (`offsetkeeper history orders`); then "
+        "forget its positions, or make the topic again"
+    ),
+    Status.REWOUND: "start the job: it goes on from the new positions",
+    Status.FAILING: "read the job's log and errors; bad records go into dead letters",
+    Status.STOPPED: "start the job; `offsetkeeper history orders` shows its last changes",
+    Status.OUTPUT_AWAY: (
+        "`offsetkeeper history orders` says since when, and what the output answers; the run goes on by itself "
+        "when it is back, and ends with its error after `retry_timeout_s`"
+    ),
+    Status.STALLED: (
+        "`offsetkeeper show orders` names host and process of the run; look at its log, stop it (SIGTERM) and "
+        "start it again"
+    ),
+    Status.HELD_BACK: (
+        "`offsetkeeper doctor orders` names the open transaction, and the command of Kafka's that ends it"
+    ),
+    Status.GROWING: (
+        "`offsetkeeper lag orders --watch 5` compares read/s with written/s; `offsetkeeper doctor orders` finds "
+        "slow set-ups"
+    ),
+    Status.BEHIND: (
+        "`offsetkeeper lag orders --watch 5` compares read/s with written/s; `offsetkeeper doctor orders` finds "
+        "slow set-ups"
+    ),
+}
+
+VERDICTS: Mapping[Verdict, str] = {
+    Verdict.RESUME: "Kafka holds the stored position",
+    Verdict.FIRST_RUN: "no position of this topic is stored",
+    Verdict.NEW: "the topic is known, and the partition is new",
+    Verdict.NEW_TOPIC: "a pattern found the topic after the group had begun",
+    Verdict.MISSING: "the ledger had a position of this partition, and another program has deleted it from the store",
+    Verdict.REMOVED: "the partition or the topic is gone",
+    Verdict.CUT: "an election made a replica the leader that lacked records which were read",
+    Verdict.BELOW_BEGINNING: "retention has deleted unread records",
+    Verdict.BEYOND_END: "the stored position is past the end of the partition",
+    Verdict.ELSEWHERE: "the brokers are of another Kafka cluster than the position",
+    Verdict.RECREATED: "the topic was deleted and made again",
+    Verdict.GIVEN: "you gave the offset",
+    Verdict.GIVEN_AGAIN: "you gave the same offsets to an earlier start, and batches were committed since",
+}
+
+EVENTS: Mapping[str, str] = {
+    "acquire": "a run took the group; an older run is fenced",
+    "release": "a run gave the group back",
+    "place": "a start set positions: a first run, new partitions, offsets by hand, or a policy",
+    "begin": "the ranges of a batch were stored; the batch is pending",
+    "mark": "one of several outputs has the pending batch",
+    "wait": "a run waits for an output that is away; the reason says since when and why",
+    "commit": "the batch is done, and the positions moved",
+    "abandon": "the pending batch was dropped",
+    "settle": "the batch that a reset had dropped can no longer land",
+    "rewind": "an operator moved positions: `reset`, `rewind` or `undo`",
+    "forget": "an operator took positions out of the ledger",
+    "adopt": "an operator accepted the mark of an output",
+    "copy": "the ledger was copied from another store, or from a checkpoint",
+}
+
+FINDINGS: Mapping[Kind, str] = {
+    Kind.GAP: "no batch has committed these offsets",
+    Kind.OVERLAP: "these offsets were committed more than once, or will be",
+    Kind.MAYBE_TWICE: (
+        "a batch with these offsets was dropped or taken over by another program, and a later batch has or gets "
+        "them. An output that could not be asked may have them more than once, or outputs of both programs have "
+        "them"
+    ),
+    Kind.CUT: (
+        "these offsets were committed, and an election has cut their records from the log; others may have the "
+        "offsets now"
+    ),
+    Kind.VANISHED: "the history has a position that is no longer stored, and that nobody has forgotten",
+    Kind.TOPIC_ID: "the stored topic id differs from the one in the history",
+    Kind.MISSING: "the history, or the ledger, lacks changes",
+}
+
+
+class Piece(NamedTuple):
+    """A part of a text; `code` is typed as it stands."""
+
+    text: str
+    code: bool
+
+
+def pieces(text: str, group: str = "") -> Sequence[Piece]:
+    """Return the parts of a text of these tables.
+
+    Args:
+        text: with code between back quotes, in which the group is `orders`.
+        group: that the code is for instead, quoted for a shell.
+    """
+    parts = enumerate(text.split("`"))
+    return [Piece(_for(part, group), code=True) if n % 2 else Piece(part, code=False) for n, part in parts if part]
+
+
+def first_step(status: Status | None, group: str) -> Sequence[Piece]:
+    """Return the first thing to do, for a list; nothing where all is well or nothing is known."""
+    step = NEXT.get(status, "") if status else ""
+    return pieces(step.partition(";")[0], group)
+
+
+def _for(code: str, group: str) -> str:
+    quoted = shlex.quote(group)
+    return re.sub(r"(?<=\s)orders\b", lambda _: quoted, code) if group else code
