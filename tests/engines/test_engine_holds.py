@@ -33,7 +33,7 @@ class Tables:
     """
 
     def __init__(self, folder: Path) -> None:
-        lake = Lake.made(folder / "lake")
+        self.lake = lake = Lake.made(folder / "lake")
         lake.create("orders", SCHEMA)
         delta, files = str(folder / "delta"), str(folder / "files")
         deltalake.DeltaTable.create(delta, SCHEMA)
@@ -94,11 +94,20 @@ def test_each_table_tells_the_offsets_that_the_ledger_has_committed(lab: Lab, to
     run()
     for each in made.words:
         assert told(made.ask(each, "--store", lab.store)) == {("overlap", *at) for at in twice}
-    ends = CliRunner().invoke(app, ["holds", *made.words["lake"], "--export", "--store", lab.store])
+    ends = CliRunner().invoke(app, ["holds", *made.words["lake"], "--export", "--store", lab.store, "--group", "group"])
     assert ends.stdout.splitlines() == [f"{name},0,5", f"{name},1,5"]
     deltalake.DeltaTable(made.words["delta"][0]).restore(1)
     _, found = made.ask("delta", "--store", lab.store)
     assert [each["place"] for each in found["outputs"][0]["batches"]] == ["version 1"]
     assert {each["kind"] for each in found["outputs"][0]["findings"]} == {"lacks"}
     shutil.rmtree(Path(made.words["files"][0], "batch=1"))
-    assert made.ask("files")[1]["lacks"] == "older ones were deleted"
+    assert made.ask("files")[1]["lacks"] == "batch=1 was deleted"
+    table = made.words["lake"][0]
+    with made.lake.catalog() as catalog:
+        catalog.load_table(table).delete("partition = 1")
+    assert made.ask("lake")[1]["changed"].endswith("(delete)")
+    with made.lake.catalog() as catalog:
+        catalog.drop_table(table)
+    made.lake.create("orders", SCHEMA)
+    code, found = made.ask("lake", "--store", lab.store, "--group", "group")
+    assert (code, {each["kind"] for each in found["outputs"][0]["findings"]}) == (1, {"lacks"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from offsetkeeper.core.batch import QUARANTINED
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.operate.holds import Finding, Kind, compare, compare_with, spreads
-from offsetkeeper.sinks.held import HeldBatch, parse_ranges, told
+from offsetkeeper.errors import Refused
+from offsetkeeper.operate.holds import Finding, Kind, compare, compare_with, ends_for_reset, spreads
+from offsetkeeper.sinks.held import Held, HeldBatch, parse_ranges, told
 from offsetkeeper.sinks.sink import MarkKey
 from offsetkeeper.testing.conformance.landers import batch_of
 
@@ -43,23 +45,51 @@ def test_each_offset_is_told_once_as_counting_tells_it(
     there = {*count, *(letters if count else ())}
     ledger = Snapshot("shop", positions={ORDERS: Position(position)})
     history = [entry("commit", OffsetRange(*ORDERS, at, at + 1), f"{QUARANTINED}: x") for at in letters]
-    findings = compare_with(ledger, history, batches)
+    findings = compare_with(ledger, ledger, history, Held(tuple(batches)))
     assert counted(findings, Kind.OVERLAP) == {at for at, times in count.items() if times > 1}
     assert counted(findings, Kind.GAP) == {*range(min(there, default=0), max(there, default=0))} - there
     ahead = {at for each in findings if each.kind is Kind.AHEAD for at in range(each.start, each.end)}
     assert ahead == {at for at in count if at >= position}
     if count:
-        assert counted(findings, Kind.LACKS) == {*range(max(there) + 1, position)}
+        end = [start + size for start, size in spans if size][-1]
+        while end in letters:
+            end += 1
+        assert counted(findings, Kind.LACKS) == {*range(end, position)}
 
 
 def entry(event: str, r: OffsetRange, reason: str = "") -> Entry:
     return Entry(1, event, "id", 0, "me", reason=reason, ranges=(r,))
 
 
-def test_an_output_that_has_nothing_of_what_was_committed_lacks_it_from_the_first_commit() -> None:
-    ledger = Snapshot("shop", positions={ORDERS: Position(9), TopicPartition("orders", 1): Position(5)})
-    [found] = compare_with(ledger, [entry("commit", OffsetRange(*ORDERS, 4, 9))], [])
-    assert str(found) == "lacks orders 0 4 9"
+def commits(*numbers: int) -> list[Entry]:
+    """Return the history of batches of ten offsets of two partitions each, the newest first; complete from 1 on."""
+    both = [ORDERS, TopicPartition("orders", 1)]
+    found = [entry("acquire", OffsetRange(*ORDERS, 0, 0))]
+    for n in numbers:
+        ranges = tuple(OffsetRange(*tp, 10 * n - 10, 10 * n) for tp in both)
+        found.append(replace(entry("commit", ranges[0]), version=n + 1, ranges=ranges, token="t", sequence=n))
+    return found[::-1]
+
+
+def ledger_at(offset: int) -> Snapshot:
+    return Snapshot("shop", positions={TopicPartition("orders", number): Position(offset) for number in (0, 1)})
+
+
+def test_a_batch_of_the_history_that_the_output_has_not_is_lacking() -> None:
+    """Also where the partition has none, and where a later batch of the output goes past it."""
+    ledger, history = ledger_at(30), commits(1, 2, 3)
+    told = [str(each) for each in compare_with(ledger, ledger, history, Held(()))]
+    assert told == ["lacks orders 0 0 30", "lacks orders 1 0 30"]
+    some = Held((held(1, (0, 10)), held(3, (20, 10))))
+    assert "lacks orders 1 10 20" in [str(each) for each in compare_with(ledger, ledger, history, some)]
+    later = Held((held(3, (20, 10)),))  # the output was added to the program, or made again
+    assert compare_with(ledger, ledger, history, later) == []
+
+
+def test_a_run_that_goes_on_meanwhile_is_no_finding() -> None:
+    there = Held((HeldBatch("1", "shop", "", "shop/t/1", commits(1)[0].ranges),))
+    assert compare_with(ledger_at(0), ledger_at(10), [], there) == []
+    assert {each.kind for each in compare_with(ledger_at(0), ledger_at(0), [], there)} == {Kind.AHEAD}
 
 
 def test_a_batch_that_is_under_way_is_not_ahead() -> None:
@@ -67,10 +97,24 @@ def test_a_batch_that_is_under_way_is_not_ahead() -> None:
     there = HeldBatch("version 1", batch.group, "", batch.id, batch.ranges)
     positions = {r.topic_partition: Position(r.start) for r in batch.ranges}
     ledger = Snapshot(batch.group, positions=positions, pending=batch)
-    assert compare_with(ledger, [], [there]) == []
-    found = compare_with(ledger, [], [there._replace(batch="another")])
+    assert compare_with(ledger, ledger, [], Held((there,))) == []
+    found = compare_with(ledger, ledger, [], Held((there._replace(batch="shop/another/7"),)))
     assert [OffsetRange(*each.topic_partition, each.start, each.end) for each in found] == [*batch.ranges]
     assert {each.kind for each in found} == {Kind.AHEAD}
+
+
+def test_a_reset_goes_behind_the_last_batch_of_each_partition_and_leaves_none_out() -> None:
+    """Not to the largest end: a topic that was made again has other records there."""
+    other = TopicPartition("orders", 1)
+    again = Held((held(1, (0, 1000)), held(2, (0, 50))))
+    assert ends_for_reset(ledger_at(30), commits(1), again) == {ORDERS: 50, other: 0}
+    for unknown, history in (
+        (again._replace(lacks="the log begins with version 7"), commits(1)),
+        (Held((*again.batches, HeldBatch("3", "shop", "", "shop/t/3", None))), commits(1)),
+        (again, commits(1, 2)[:1]),
+    ):
+        with pytest.raises(Refused, match="the output tells no offset of orders 1"):
+            ends_for_reset(ledger_at(30), history, unknown)
 
 
 def test_neighbours_of_one_kind_are_one_finding_and_others_are_not() -> None:

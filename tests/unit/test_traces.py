@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import logging
+import os
 import re
 import shutil
 import stat
@@ -205,6 +206,13 @@ def a_batch_that_lands_twice(lines: Lines) -> None:
     lines.insert(at + 1, copy.deepcopy(lines[at]))
 
 
+def a_batch_that_lands_in_two_versions_of_a_table(lines: Lines) -> None:
+    for number, at in enumerate(places(lines, "landed")):
+        lines[at]["target"] = str(number)
+    a_batch_that_lands_twice(lines)
+    lines[places(lines, "landed")[1]]["target"] = "9"
+
+
 def a_batch_that_is_written_before_its_commit(lines: Lines) -> None:
     at = places(lines, "send", "commit")[0]
     lines[at : at + 4] = [lines[at + 3], *lines[at : at + 3]]
@@ -301,6 +309,7 @@ SEEDED: list[tuple[str, str, Callable[[Lines], None]]] = [
     ("once", APART, an_output_that_is_written_again),
     ("once", TWO, an_output_that_is_written_though_it_is_noted),
     ("once", MARKED, a_batch_that_lands_twice),
+    ("once", MARKED, a_batch_that_lands_in_two_versions_of_a_table),
     ("noted", TWO, an_output_that_is_not_noted),
     ("first", FIRST, a_batch_that_is_written_before_its_commit),
     ("first", FIRST, a_batch_that_is_written_twice),
@@ -326,6 +335,27 @@ def test_a_trace_that_was_changed_by_hand_breaks_its_rule(rule: str, name: str, 
     found = check_lines(lines)
     assert rule in {each.rule for each in found.broken}, found.broken
     assert all(each.lines for each in found.broken)
+
+
+@pytest.mark.parametrize("name", [MARKED, APART, DROPPED])
+def test_a_clock_that_is_set_back_breaks_no_rule(name: str) -> None:
+    lines = copy.deepcopy(history(name))
+    for at in range(len(lines) // 3, len(lines)):
+        lines[at]["at_ms"] -= 1000
+    assert check_lines(lines).broken == ()
+
+
+def test_a_disk_that_takes_a_part_of_a_line_ends_the_trace(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would follow it would be no trace."""
+    write, count = os.write, iter(range(10_000))
+    monkeypatch.setattr(os, "write", lambda to, text: write(to, text[:40] if next(count) == 3 else text))
+    run_once(f"sqlite:///{tmp_path}/offsets.db")
+    monkeypatch.undo()
+    [path] = folder.iterdir()
+    assert len(path.read_bytes().splitlines()) == 4
+    assert check_traces([path]).broken == ()
 
 
 def test_each_rule_is_seeded() -> None:

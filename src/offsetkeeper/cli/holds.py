@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -12,10 +11,11 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import complain, say, say_exactly, say_json, say_table, shown
 from offsetkeeper.core.batch import DEAD_LETTERS
 from offsetkeeper.core.mark import listed_name
+from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.operate.holds import Finding, Kind, compare, compare_with, held_in, spreads
-from offsetkeeper.sinks.held import HeldBatch
+from offsetkeeper.operate.holds import Kind, compare, compare_with, ends_for_reset, held_in, spreads
+from offsetkeeper.sinks.held import Held
 
 _ALL = 1_000_000  # entries, more than any store keeps
 _SHOWN = 20
@@ -51,74 +51,100 @@ def holds(
     Example: offsetkeeper holds /data/orders --store sqlite:///offsets.db
     """
     chosen = options.settings(store)
-    held = held_in(place, catalog, dict(options.pair("--option", each) for each in option or []))
-    batches_of = [each for each in held.batches if group in {"", each.group} and output in {"", each.output}]
-    parts = [
-        _Part(*key, [*each], chosen) for key, each in groupby(sorted(batches_of, key=_owner), key=_owner)
-    ]  # sorted is stable: batches stay in their order
+    given = dict(options.pair("--option", each) for each in option or [])
+    if export and not (chosen.store and group):
+        raise SettingsError("--export needs the group's ledger: give --group and --store")
+    held = held_in(place, catalog, given)
+    known: dict[str, tuple[Snapshot, Sequence[Entry]]] = {}
+    if chosen.store:  # the ledger, then the output, then the ledger: a run may go on meanwhile
+        known = {name: _ledger(chosen, name) for name in {group} - {""} or {each.group for each in held.batches}}
+        held = held_in(place, catalog, given)
+    some = [each for each in held.batches if group in {"", each.group} and output in {"", each.output}]
+    owners = sorted({(each.group, each.output) for each in some}) or [(name, output) for name in known]
+    parts = []
+    for owner in owners:
+        own = held._replace(batches=tuple(each for each in some if (each.group, each.output) == owner))
+        parts.append(_Part(*owner, own, known.get(owner[0]), chosen))
     if export:
         _export(parts)
     elif as_json:
-        say_json({"place": place, "lacks": held.lacks, "outputs": [each.fields() for each in parts]})
+        about = {"place": place, "lacks": held.lacks, "changed": held.changed}
+        say_json({**about, "outputs": [each.fields() for each in parts]})
     else:
-        if not parts:
-            say(f"{shown(place)} tells of no batch")
-        if held.lacks:
-            complain(f"older batches may be missing here: {held.lacks}")
-        for each in parts:
-            each.say(batches=batches)
+        _say(place, held, parts, batches=batches)
     if any(each.findings for each in parts):
         raise typer.Exit(1)
 
 
+def _say(place: str, held: Held, parts: Sequence[_Part], *, batches: bool) -> None:
+    if not held.batches:
+        say(f"{shown(place)} tells of no batch")
+    if held.lacks:
+        complain(f"older batches may be missing here: {held.lacks}")
+    if held.changed:
+        complain(f"others may have deleted or replaced rows of these batches: {held.changed}")
+    for each in parts:
+        each.say(batches=batches)
+
+
 def _export(parts: Sequence[_Part]) -> None:
     if len(parts) != 1:
-        named = ", ".join(f"group {each.group!r}, {listed_name(each.output)}" for each in parts) or "none"
-        raise SettingsError(f"--export needs one output, and there is {named}: give --group and --output")
-    for tp, there in spreads(parts[0].batches).items():
-        say_exactly(f"{tp.topic},{tp.partition},{there.end}")
+        named = ", ".join(listed_name(each.output) for each in parts)
+        raise SettingsError(f"--export needs one output of the group, and there are {named}: give --output")
+    for (topic, partition), end in parts[0].ends().items():
+        say_exactly(f"{topic},{partition},{end}")
     for each in parts[0].findings:
         complain(each)
 
 
-def _owner(batch: HeldBatch) -> tuple[str, str]:
-    return batch.group, batch.output
+def _ledger(chosen: options.Settings, group: str) -> tuple[Snapshot, Sequence[Entry]]:
+    with options.open_group(chosen, group) as ledger:
+        return ledger.snapshot, ledger.history(_ALL)
 
 
 class _Part:
     """What one output of a group has in the place."""
 
-    def __init__(self, group: str, output: str, batches: Sequence[HeldBatch], chosen: options.Settings) -> None:
-        self.group, self.output, self.batches = group, output, batches
+    def __init__(
+        self,
+        group: str,
+        output: str,
+        held: Held,
+        known: tuple[Snapshot, Sequence[Entry]] | None,
+        chosen: options.Settings,
+    ) -> None:
+        self.group, self.output, self._held, self._known = group, output, held, known
         self.positions: dict[TopicPartition, int] = {}
         if output == DEAD_LETTERS:
-            self.findings = [each for each in compare(batches) if each.kind is Kind.OVERLAP]
-        elif chosen.store:
-            self.findings = self._against_ledger(chosen)
+            self.findings = [each for each in compare(held.batches) if each.kind is Kind.OVERLAP]
+        elif known is None:
+            self.findings = compare(held.batches)
         else:
-            self.findings = compare(batches)
+            after, _ = _ledger(chosen, group)
+            self.positions = {tp: at.offset for tp, at in after.positions.items()}
+            self.findings = compare_with(known[0], after, known[1], held)
 
-    def _against_ledger(self, chosen: options.Settings) -> list[Finding]:
-        with options.open_group(chosen, self.group) as ledger:
-            self.positions = {tp: at.offset for tp, at in ledger.snapshot.positions.items()}
-            return compare_with(ledger.snapshot, ledger.history(_ALL), self.batches)
+    def ends(self) -> dict[TopicPartition, int]:
+        assert self._known is not None  # noqa: S101 - an export has a ledger
+        return ends_for_reset(*self._known, self._held)
 
     def fields(self) -> dict[str, Any]:
-        rows = [each.as_dict() for each in self.batches]
+        rows = [each.as_dict() for each in self._held.batches]
         findings = [each.as_dict() for each in self.findings]
         return {"group": self.group, "output": self.output, "batches": rows, "findings": findings}
 
     def say(self, *, batches: bool) -> None:
-        dropped = sum(each.dropped for each in self.batches)
-        unknown = sum(each.ranges is None for each in self.batches)
-        counts = [f"{len(self.batches) - dropped} batches", *([f"{dropped} dropped"] if dropped else [])]
+        held = self._held.batches
+        dropped = sum(each.dropped for each in held)
+        unknown = sum(each.ranges is None for each in held)
+        counts = [f"{len(held) - dropped} batches", *([f"{dropped} dropped"] if dropped else [])]
         counts += [f"{unknown} of an older release, without offsets"] if unknown else []
         title = f"group {shown(self.group)}, {listed_name(shown(self.output))}: {', '.join(counts)}"
         if batches:
-            lines = [(b.place, b.batch, *r) for b in self.batches for r in b.ranges or ()]
+            lines = [(b.place, b.batch, *r) for b in held for r in b.ranges or ()]
             say_table(("place", "batch", "topic", "partition", "start", "end"), lines, title, spare=("place",))
         else:
-            found = spreads(self.batches)
+            found = spreads(held)
             columns = ("topic", "partition", "start", "end", "batches", "position")
             say_table(columns, [(*tp, *found[tp], self.positions.get(tp)) for tp in found], title, spare=("batches",))
         for each in self.findings[:_SHOWN]:

@@ -445,7 +445,9 @@ def _to_start(group: str, stopping: Sequence[str], *, elsewhere: bool) -> str:
     pairs = [tuple(each.split("=")) for each in stopping]
     words = {name: [word for word in _WORDS[name] if word not in {"stop", now}] for name, now in pairs}
     each = ", ".join(f"{name} is {' or '.join(map(repr, known))}" for name, known in words.items())
-    shown = f"offsetkeeper plan {shlex.quote(group)} --policy {pairs[0][0]}={words[pairs[0][0]][0]}"
+    first, known = next(iter(words.items()))
+    example = next((word for word in known if word != "keep"), known[0])  # the plan of "keep" counts nothing as lost
+    shown = f"offsetkeeper plan {shlex.quote(group)} --policy {first}={example}"
     return (
         f"To start anyway, {address}give policies=Policies({', '.join(f'{name}=…' for name in words)}), where {each}: "
         f"'{shown}' shows what one does. Or give offsets for these partitions."

@@ -7,6 +7,7 @@ offsets, marks and names. It has no record, no URL with a password, no setting a
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -158,12 +159,16 @@ class _File:
         if self._descriptor is None:
             return
         self._number += 1
-        text = json.dumps({"n": self._number, **line}, separators=(",", ":"))
+        text = json.dumps({"n": self._number, **line}, separators=(",", ":")).encode() + b"\n"
         try:
-            os.write(self._descriptor, f"{text}\n".encode())
+            written = os.write(self._descriptor, text)
         except OSError as error:
             os.close(self._descriptor)
             self._give_up(error)
+            return
+        if written < len(text):  # another line behind a part of one would be no trace
+            os.close(self._descriptor)
+            self._give_up(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     def _give_up(self, error: OSError) -> None:
         self._descriptor = None

@@ -20,7 +20,7 @@ _LABELS = {
     "bad": "bad orders produced",
     "dead_letters": "dead letters",
     "wrong_letters": "bad orders that are not there once, unchanged",
-    "misfits": "offsets that the output tells of, and that do not fit the ledger",
+    "misfits": "offsets in the output that do not fit",
     "kills": "drivers killed",
     "fenced": "stale drivers fenced",
     "seconds": "seconds",

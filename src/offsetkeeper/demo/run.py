@@ -162,8 +162,8 @@ class Demo:
         with closing(open_store(settings.store)) as store:
             ledger = Ledger(store, "demo")
             reached = {tp: position.offset for tp, position in ledger.load().positions.items()}
-            held = self._output.held and self._output.held(settings.place).batches
-            misfits = None if held is None else compare_with(ledger.snapshot, ledger.history(_ALL), held)
+            held, now = self._output.held and self._output.held(settings.place), ledger.snapshot
+            misfits = held and compare_with(now, now, ledger.history(_ALL), held)
         poisoned = [letter for letters in bad.values() for letter in letters]
         letters = read_letters(settings.store) if self._poison else []
         ends = orders.ends([*produced, *poisoned])

@@ -155,8 +155,10 @@ class Stream:
 
     def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: object) -> None:
         """Release the group; where Spark ended the block with an error, raise `error` of it instead."""
-        told = self.error(raised) if isinstance(raised, Exception) and _is_of_spark(raised) else raised
-        self.close()
+        try:
+            told = self.error(raised) if isinstance(raised, Exception) and _is_of_spark(raised) else raised
+        finally:
+            self.close()
         if told is not None and told is not raised:
             raise told from raised
 

@@ -15,7 +15,7 @@ from offsetkeeper.core.batch import QUARANTINED
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.core.urls import is_url, split_url
-from offsetkeeper.errors import MissingExtra, Refused
+from offsetkeeper.errors import MissingExtra, Refused, listed
 from offsetkeeper.sinks.files.folder import HIDDEN, held_batches
 from offsetkeeper.sinks.files.local import LocalTree
 from offsetkeeper.sinks.held import Held, HeldBatch
@@ -32,7 +32,7 @@ class Kind(StrEnum):
     OVERLAP = "overlap"
     """Offsets that more than one batch of the output has: rows are there twice, unless they replace others by key."""
     LACKS = "lacks"
-    """Offsets that the ledger has committed after the last ones of the output."""
+    """Offsets of a batch that the ledger has committed since the output has some, and that the output does not have."""
     AHEAD = "ahead"
     """Offsets that the output has, and that the ledger has not committed."""
 
@@ -142,36 +142,77 @@ def compare(batches: Sequence[HeldBatch], letters: Iterable[OffsetRange] = ()) -
     return [each for tp, held in sorted(by_partition.items()) for each in _joined(_sweep(tp, held))]
 
 
-def compare_with(ledger: Snapshot, history: Sequence[Entry], batches: Sequence[HeldBatch]) -> list[Finding]:
+def compare_with(before: Snapshot, after: Snapshot, history: Sequence[Entry], held: Held) -> list[Finding]:
     """Return gaps and overlaps, and what the ledger has and the output lacks, and the other way round.
 
     Args:
-        ledger: ledger of the group.
-        history: its entries.
-        batches: the batches of the group in one output. One that the ledger has begun and not committed may be there.
+        before: ledger of the group before the output was read: a run may go on meanwhile.
+        after: the same after it was read.
+        history: its entries before, the newest first.
+        held: the batches of the group in one output. One that the ledger has begun and not committed may be there.
     """
-    committed = [(entry, r) for entry in history if entry.event == "commit" for r in entry.ranges]
-    letters = [r for entry, r in committed if entry.reason.startswith(QUARANTINED)]
-    found = compare(batches, letters)
-    began: dict[TopicPartition, int] = {}
-    for _, r in committed:
-        began[r.topic_partition] = min(r.start, began.get(r.topic_partition, r.start))
-    ends = {tp: each.end for tp, each in spreads(batches).items()}
-    for r in letters:
-        if r.topic_partition in ends:
-            ends[r.topic_partition] = max(r.end, ends[r.topic_partition])
-    for tp, position in sorted(ledger.positions.items()):
-        end = ends.get(tp, began.get(tp, position.offset))
-        if end < position.offset:
-            found.append(Finding(Kind.LACKS, tp, end, position.offset))
-    under_way = {each.id for each in (ledger.pending, ledger.unsettled) if each is not None}
+    committed = [entry for entry in history if entry.event == "commit"]
+    letters = [r for entry in committed if entry.reason.startswith(QUARANTINED) for r in entry.ranges]
+    lacks = [*_uncommitted(before, committed, held.batches)]
+    for tp, end in ends(held.batches, letters).items():
+        at = before.positions.get(tp)
+        if at is not None and end < at.offset:
+            lacks.append(Finding(Kind.LACKS, tp, end, at.offset))
+    under_way = {each.id for each in (after.pending, after.unsettled) if each is not None}
     ahead = []
-    for batch, r in _ranges(batches):
-        at = ledger.positions.get(r.topic_partition)
+    for batch, r in _ranges(held.batches):
+        at = after.positions.get(r.topic_partition)
         start = max(r.start, 0 if at is None else at.offset)
         if start < r.end and batch.batch not in under_way:
             ahead.append(Finding(Kind.AHEAD, r.topic_partition, start, r.end))
-    return found + _joined(sorted(ahead))
+    return compare(held.batches, letters) + _joined(sorted(lacks)) + _joined(sorted(ahead))
+
+
+def ends(batches: Sequence[HeldBatch], letters: Iterable[OffsetRange] = ()) -> dict[TopicPartition, int]:
+    """Return where the last batch with some of a partition ends there, or the dead letters that follow it.
+
+    It is not the largest end: the topic may have been made again, or the group set back.
+    """
+    found = {r.topic_partition: r.end for _, r in _ranges(batches)}
+    for r in sorted(letters):
+        if r.start <= found.get(r.topic_partition, -1) < r.end:
+            found[r.topic_partition] = r.end
+    return dict(sorted(found.items()))
+
+
+def ends_for_reset(ledger: Snapshot, history: Sequence[Entry], held: Held) -> dict[TopicPartition, int]:
+    """Return the positions at which a group goes on behind the rows of an output.
+
+    Args:
+        ledger: ledger of the group.
+        history: its entries, the newest first.
+        held: the batches of the group in the output.
+
+    Raises:
+        Refused: the output does not tell the end of a partition that the group has read.
+    """
+    committed = [entry for entry in history if entry.event == "commit"]
+    letters = [r for entry in committed if entry.reason.startswith(QUARANTINED) for r in entry.ranges]
+    found = ends(held.batches, letters)
+    silent = ledger.positions.keys() - found.keys()
+    known = held.whole and bool(history) and history[-1].version == 1
+    if silent and not known:
+        raise Refused(
+            f"the output tells no offset of {listed(sorted(map(str, silent)), ', ')}: older batches do not say theirs, "
+            "or are not known here, or the history of the group is pruned. Ask the rows for these partitions"
+        )
+    first = {r.topic_partition: r.start for entry in committed for r in entry.ranges}  # the oldest comes last
+    return dict(sorted({**found, **{tp: first[tp] for tp in silent if tp in first}}.items()))
+
+
+def _uncommitted(ledger: Snapshot, committed: Sequence[Entry], batches: Sequence[HeldBatch]) -> Iterator[Finding]:
+    """Yield the ranges of batches that the history has and the output has not, of those after its first batch."""
+    there = {batch.batch for batch in batches}
+    first = min((int(batch.batch.rpartition("/")[2]) for batch in batches), default=0)
+    for entry in committed:
+        of = f"{ledger.group}/{entry.token}/{entry.sequence}"
+        if entry.sequence > first and of not in there and not entry.reason.startswith(QUARANTINED):
+            yield from (Finding(Kind.LACKS, r.topic_partition, r.start, r.end) for r in entry.ranges if r.size)
 
 
 def _ranges(batches: Iterable[HeldBatch]) -> Iterator[tuple[HeldBatch, OffsetRange]]:

@@ -12,6 +12,7 @@ in the file `_offsetkeeper` of each batch:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -21,6 +22,7 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.sink import MarkKey
 
 _GROUP, _BATCH, _OUTPUT = "offsetkeeper.group", "offsetkeeper.batch", "offsetkeeper.output"
+_ID = re.compile(r".+/[^/]*/[0-9]{1,19}", re.DOTALL)
 _OFFSETS, _DROPPED = "offsetkeeper.offsets", "offsetkeeper.dropped"
 
 
@@ -47,7 +49,7 @@ class HeldBatch(NamedTuple):
     def of(cls, place: str, told: Mapping[str, Any]) -> Self | None:
         """Return the batch that metadata tells of; None if they are of another program, or are no such metadata."""
         batch, dropped = told.get(_BATCH), told.get(_DROPPED) == "true"
-        if not isinstance(batch, str) or not isinstance(told.get(_GROUP), str):
+        if not isinstance(batch, str) or not isinstance(told.get(_GROUP), str) or not _ID.fullmatch(batch):
             return None
         ranges = () if dropped else parse_ranges(told.get(_OFFSETS))
         return cls(place, told[_GROUP], str(told.get(_OUTPUT, "")), batch, ranges, dropped)
@@ -62,11 +64,18 @@ class Held(NamedTuple):
 
     Attributes:
         batches: the oldest first.
-        lacks: why batches before the first one may be missing here; empty if there are none.
+        lacks: why older batches may be missing here; empty if there are none.
+        changed: what others have done to rows of these batches; empty if nothing.
     """
 
     batches: tuple[HeldBatch, ...]
     lacks: str = ""
+    changed: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the batches are all that the output ever had, each with its offsets."""
+        return not self.lacks and all(each.ranges is not None for each in self.batches)
 
 
 def batch_id(key: MarkKey, mark: OutputMark) -> str:

@@ -132,6 +132,7 @@ def given_meaning(raw: Iterable[tuple[str, dict[str, Any]]]) -> list[Line]:
     """
     found: list[Line] = []
     contents: dict[tuple[str, str], dict[Key, Snapshot]] = {}
+    reached: dict[str, int] = {}  # of each file: a clock that is set back does not change the order of its lines
     where, newer = "", False
     for number, (where, about) in enumerate(raw):
         try:
@@ -140,7 +141,9 @@ def given_meaning(raw: Iterable[tuple[str, dict[str, Any]]]) -> list[Line]:
                 if newer:
                     break
                 continue
-            found.append(_line(where, number, about, contents))
+            file = where.rpartition(":")[0]
+            reached[file] = max(int(about["at_ms"]), reached.get(file, 0))
+            found.append(_line(where, (reached[file], number), about, contents))
         except (*GARBAGE, CorruptStore):
             raise _no_trace(where) from None
     if newer:
@@ -148,7 +151,9 @@ def given_meaning(raw: Iterable[tuple[str, dict[str, Any]]]) -> list[Line]:
     return sorted(found, key=lambda line: line.moment)
 
 
-def _line(where: str, number: int, about: dict[str, Any], contents: dict[tuple[str, str], dict[Key, Snapshot]]) -> Line:
+def _line(
+    where: str, moment: tuple[int, int], about: dict[str, Any], contents: dict[tuple[str, str], dict[Key, Snapshot]]
+) -> Line:
     stream = where.rpartition(":")[0], str(about["run"])
     known = contents.setdefault(stream, {})
     group, event = str(about["group"]), str(about["event"])
@@ -161,7 +166,7 @@ def _line(where: str, number: int, about: dict[str, Any], contents: dict[tuple[s
     sent = event == "send"
     line = Line(
         where,
-        (int(about["at_ms"]), number),
+        moment,
         stream,
         Place(group, str(about["store"])),
         str(about["owner"]),

@@ -29,12 +29,24 @@ def check_landings(lines: Sequence[Line], judge: Judge) -> None:
             looks[line.stream, line.output] = line
         elif line.event == "landed" and line.about["outcome"] == "done":
             about = known.get(line.stream, {}).get(line.output, {})
-            place = (line.place.group, about.get("target"), about.get("place"), line.about["target"], line.output)
+            place = (
+                line.place.group,
+                about.get("target"),
+                about.get("place"),
+                _table(line.about["target"]),
+                line.output,
+            )
             mark, asked = line.mark(), looks.get((line.stream, line.output), line)
             if mark is not None:
                 outputs.setdefault(place, []).append(_Landed(line, mark, line.mark("before"), asked))
     for place, landed in outputs.items():
         _check_output(place[-1], landed, judge)
+
+
+def _table(target: Any) -> str:
+    """Return the part of a target's identity that stays: not the version or the snapshot that each landing makes."""
+    first, _, _ = str(target or "").partition(" ")
+    return "" if first.isdecimal() else first
 
 
 def _check_output(name: str, landed: Sequence[_Landed], judge: Judge) -> None:

@@ -20,7 +20,8 @@ from offsetkeeper.sinks.held import Held, HeldBatch
 USER_METADATA = "userMetadata"
 """Where a commit keeps a text of its writer; `DESCRIBE HISTORY` of Spark shows it too."""
 
-_MANAGED = "catalog-managed"
+_TAKE_ROWS = ("DELETE", "TRUNCATE", "REPLACE", "CREATE OR REPLACE")
+_MANAGED = "when loading a catalog-managed table"
 _POINTER = "_delta_log/_last_checkpoint"
 _NO_FOLDER = {errno.ENOTDIR, errno.ELOOP}
 
@@ -50,6 +51,7 @@ def held(folder: Folder) -> Held:
     with telling(folder):
         entries = table.history()
     found: list[HeldBatch] = []
+    changed: list[str] = []
     oldest, reached = 0, table.version() + 1
     for entry in entries:  # the newest first
         oldest = int(entry["version"])
@@ -65,7 +67,16 @@ def held(folder: Folder) -> Held:
         batch = HeldBatch.of(f"version {oldest}", _metadata(entry))
         if batch is not None:
             found.append(batch)
-    return Held(tuple(found[::-1]), f"the log begins with version {oldest}" if oldest else "")
+        elif _takes_rows(entry):
+            changed.append(f"version {oldest} ({entry['operation']})")
+    lacks = f"the log begins with version {oldest}" if oldest else ""
+    return Held(tuple(found[::-1]), lacks, ", ".join(changed[::-1]) if found else "")
+
+
+def _takes_rows(entry: Mapping[str, Any]) -> bool:
+    """Whether a commit of others may have deleted or replaced rows that were there."""
+    overwrites = str(entry.get("operationParameters", {}).get("mode", "")).lower() == "overwrite"
+    return overwrites or str(entry.get("operation", "")).startswith(_TAKE_ROWS)
 
 
 def _metadata(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -308,22 +308,30 @@ def held_batches(tree: Tree) -> held.Held:
         raise MarkError(f"{tree.address} was not written by offsetkeeper: it has no {_OWNER}")
     numbers = _numbers(tree.names(""))
     begins = Link.parse(first, f"{tree.address}/{_OWNER}/{HIDDEN}").next
-    found = [each for number in numbers if (each := _told(tree, number)) is not None]
-    return held.Held(tuple(found), "older ones were deleted" if numbers and begins < numbers[0] else "")
+    found, lacks = [], []
+    for number in numbers:
+        link = _link(tree, number)
+        if number != begins:
+            lacks.append(f"{_name(begins)} was deleted")
+        begins = link.next
+        if link.mark is not None and link.mark.sequence == number:  # else the number was only passed
+            found.append(_told(tree, number, link, link.mark))
+    return held.Held(tuple(found), ", ".join(lacks))
 
 
-def _told(tree: Tree, number: int) -> held.HeldBatch | None:
-    """Return the batch of a number; None if the number was only passed."""
+def _link(tree: Tree, number: int) -> Link:
     where = f"{_name(number)}/{HIDDEN}"
     content = tree.read(where)
     if content is None:
         raise MarkError(f"{tree.address}/{where} was deleted")
-    link = Link.parse(content, f"{tree.address}/{where}")
-    if link.mark is None or link.mark.sequence != number:
-        return None
-    told = held.HeldBatch.of(_name(number), load_json(content))
-    batch = held.batch_id(link.key, link.mark)
-    return told or held.HeldBatch(_name(number), *link.key, batch, () if link.mark.void else None, link.mark.void)
+    return Link.parse(content, f"{tree.address}/{where}")
+
+
+def _told(tree: Tree, number: int, link: Link, mark: OutputMark) -> held.HeldBatch:
+    """Return the batch of a link; without its offsets if an older release wrote it."""
+    told = held.HeldBatch.of(_name(number), load_json(tree.read(f"{_name(number)}/{HIDDEN}") or b"{}"))
+    batch = held.batch_id(link.key, mark)
+    return told or held.HeldBatch(_name(number), *link.key, batch, () if mark.void else None, mark.void)
 
 
 def _numbers(names: Iterable[str]) -> list[int]:

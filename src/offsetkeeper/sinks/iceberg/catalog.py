@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyiceberg
+from pydantic import ValidationError
 from pyiceberg.catalog import _ENV_CONFIG, Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -21,7 +22,6 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.utils.config import merge_config
-from requests.adapters import HTTPAdapter
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -47,14 +47,9 @@ class _Rest(RestCatalog):
 
     def _create_session(self) -> Any:
         session = super()._create_session()
-        for scheme in ("https://", "http://"):
-            session.mount(scheme, _Limited())
+        request = session.request
+        session.request = lambda *args, **words: request(*args, **{"timeout": _REQUEST_S, **words})  # type: ignore[method-assign]
         return session
-
-
-class _Limited(HTTPAdapter):
-    def send(self, request: Any, **words: Any) -> Any:  # type: ignore[override]  # requests gives all by name
-        return super().send(request, **{**words, "timeout": words.get("timeout") or _REQUEST_S})
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -77,6 +72,8 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
                 f"{where}: {error}; or its driver is missing: for PostgreSQL pip install 'offsetkeeper[postgresql]'"
             ) from None
         except (ValueError, KeyError, ArgumentError) as error:  # of settings
+            if isinstance(error, ValidationError):  # of an answer
+                raise
             raise Refused(
                 f"{where}: {without_secrets(error, properties)}: see pyiceberg's settings of a catalog"
             ) from None
@@ -122,6 +119,9 @@ def telling(where: str, properties: Mapping[str, str], say: Callable[[str], str]
 
 def why(error: BaseException, properties: Mapping[str, str]) -> str:
     """Return an error as one line without secrets; of SQLAlchemy the words of the database alone."""
+    if isinstance(error, ValidationError):  # its text has what the server answered, which may be a token
+        fields = (".".join(map(str, each["loc"])) + ": " + each["msg"] for each in error.errors(include_input=False))
+        return f"an answer that is not of a catalog: {', '.join(fields)}"
     return without_secrets(getattr(error, "orig", None) or error, {**properties, **_hidden(properties)})
 
 

@@ -149,8 +149,9 @@ class Topic:
         slots: number of tasks that write a batch at the same time; Spark needs as many free cores.
         also_read: whether rows may go into a topic that the pipeline reads too. Without it that is refused: each batch
             would write what the next one reads.
-        unclean_elections: whether a topic with `unclean.leader.election.enable` is taken at exactly once too. Without
-            it that is refused: such an election takes rows of batches that count as written, and nothing shows it.
+        unclean_elections: whether a topic `name` with `unclean.leader.election.enable` is taken at exactly once too.
+            Without it that is refused: such an election takes rows of batches that count as written, and nothing shows
+            it.
         timeout_s: seconds that brokers may be unavailable.
 
     Raises:
@@ -247,14 +248,15 @@ class Topic:
             Refused: one of them is wrong; the message says how to correct it.
             SinkError: no broker could be reached.
         """
-        topics = {self._mark_topic, self._name or self._mark_topic}
+        written = self._name or self._mark_topic
+        topics = {self._mark_topic, written}
         try:
             open_producer(self._brokers, self._options, "offsetkeeper", lambda _: None, lambda _: None)
             with KafkaCluster(self._brokers, self._options, timeout_s=self._timeout_s) as cluster:
                 missing = sorted(topics - cluster.describe(topics).keys())
                 closed = self._closed_here(cluster)
                 allowed = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
-                told = cluster.settings("topic", topics - {*missing})
+                told = cluster.settings("topic", {written} - {*missing})
         except NotAuthorized as error:
             raise Refused(str(error)) from error
         except BrokerError as error:
@@ -269,7 +271,8 @@ class Topic:
         if self._name is not None and self._name in closed:
             raise SettingsError(f"{self!r}: {loop(self._name)}")
         self._closed = closed
-        self._check_elections([name for name, each in told.items() if each.get(_UNCLEAN) == "true"], guarantee)
+        if told.get(written, {}).get(_UNCLEAN) == "true":
+            self._check_elections(written, guarantee)
         return Lander(
             self._stage,
             self._seen,
@@ -281,15 +284,14 @@ class Topic:
             writes_to=self.writes_to,
         )
 
-    def _check_elections(self, unclean: list[str], guarantee: Guarantee) -> None:
-        for name in unclean:
-            told = _MAY_LOSE.format(self, name, _UNCLEAN)
-            if guarantee is Guarantee.EXACTLY_ONCE and not self._unclean_elections:
-                raise GuaranteeRefused(
-                    f"{told}. So exactly once cannot be kept: set it to false; or say unclean_elections=True, and rows "
-                    "that an election takes are lost without an error"
-                )
-            log.warning("%s: set it to false", told)
+    def _check_elections(self, name: str, guarantee: Guarantee) -> None:
+        told = _MAY_LOSE.format(self, name, _UNCLEAN)
+        if guarantee is Guarantee.EXACTLY_ONCE and not self._unclean_elections:
+            raise GuaranteeRefused(
+                f"{told}. So exactly once cannot be kept: set it to false; or say unclean_elections=True, and rows "
+                "that an election takes are lost without an error"
+            )
+        log.warning("%s: set it to false", told)
 
     def _closed_here(self, cluster: KafkaCluster) -> Topics:
         """Return the topics of this cluster that no row may go into."""
