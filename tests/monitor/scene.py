@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import httpx
@@ -94,6 +95,7 @@ class Served:
         options: more of the command's options.
         folder: to run in; an offsetkeeper.toml in it counts.
         token: for changes, given in the environment.
+        variables: of the environment besides.
 
     Attributes:
         url: where it serves, without a slash at the end.
@@ -101,11 +103,19 @@ class Served:
     """
 
     def __init__(
-        self, store: str, brokers: str, *options: str, folder: Path | None = None, token: str = "", every: str = "0.5"
+        self,
+        store: str,
+        brokers: str,
+        *options: str,
+        folder: Path | None = None,
+        token: str = "",
+        every: str = "0.5",
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         command = Path(sys.executable).parent / "offsetkeeper"
         where = ("--store", store, "--brokers", brokers, "--port", "0", "--every", every)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETKEEPER_")}
+        environment |= variables
         if token:
             environment["OFFSETKEEPER_SERVE_TOKEN"] = token
             options = (*options, "--allow-changes")

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from monitor.scene import LIMIT_S, Served
+from offsetkeeper.monitor import otlp_points
 from offsetkeeper.monitor.alerts import read_rules
+from offsetkeeper.monitor.metric_names import KAFKA_EXPORTER, KAFKA_EXPORTER_SUMS, KAFKA_EXPORTER_TOPICS
 from offsetkeeper.testing.server import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -66,6 +68,17 @@ def test_statuses_in_queries_are_statuses(served: Served) -> None:
 def test_the_page_on_serve_names_every_metric(exported: dict[str, set[str]]) -> None:
     rows = [line for line in (DOCS / "serve.md").read_text("utf-8").splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in NAME.findall(row.split("|")[1])} == set(exported)
+
+
+def test_the_page_on_serve_has_each_name_that_other_tools_have_for_a_metric() -> None:
+    table = (DOCS / "serve.md").read_text("utf-8").partition("| here | kafka_exporter | OTLP |")[2].partition("\n\n")[0]
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert {row[1] for row in rows} - {"-"} == {
+        name.name for name in (*KAFKA_EXPORTER[0].values(), *KAFKA_EXPORTER[1].values(), *KAFKA_EXPORTER_SUMS.values())
+    } | {KAFKA_EXPORTER_TOPICS.name}
+    assert {here: other for here, _, other in rows if here != "-"} == {
+        name: kind.name for name, kind in otlp_points._FIELD.items()
+    }
 
 
 def test_the_rules_of_the_page_are_rules() -> None:

@@ -52,6 +52,17 @@ def serve(
     metrics: Annotated[
         Detail, typer.Option(help="Detail of the metrics: for each partition, or only for groups and their topics.")
     ] = Detail.PARTITIONS,
+    kafka_exporter: Annotated[
+        bool,
+        typer.Option("--kafka-exporter", help="Also export kafka_exporter's names, such as kafka_consumergroup_lag."),
+    ] = False,
+    otlp: Annotated[
+        bool,
+        typer.Option(
+            "--otlp",
+            help="Send the metrics to the collector at OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra otlp.",
+        ),
+    ] = False,
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="Allow resets of groups to everyone who has the token.")
     ] = False,
@@ -81,7 +92,18 @@ def serve(
     base = check_base(base_path)
     webhook = os.environ.get(_WEBHOOK) or chosen.alerts.get("webhook", "")
     settings = server.Serving(
-        host, port, frozenset(name or ()), every, token, rules, webhook, proxies, base, metrics.value
+        host,
+        port,
+        frozenset(name or ()),
+        every,
+        token,
+        rules,
+        webhook,
+        proxies,
+        base,
+        metrics.value,
+        kafka_exporter,
+        otlp,
     )
     if not is_loopback(host):
         may = "see all groups, and everyone with the token can change them" if token else "see all groups"

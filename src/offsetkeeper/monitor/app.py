@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +32,8 @@ from offsetkeeper.monitor.gate import error
 from offsetkeeper.monitor.group_path import IN_ROUTE
 from offsetkeeper.monitor.listing import Asked
 from offsetkeeper.monitor.made_once import MadeOnce
-from offsetkeeper.monitor.metrics import CONTENT_TYPE, Detail, exposition
+from offsetkeeper.monitor.metric_names import Detail
+from offsetkeeper.monitor.metrics import CONTENT_TYPE, exposition
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.view import GroupSample, Health, View
@@ -61,13 +63,22 @@ class Site:
         pages: HTML of a view.
         more: routes besides its own.
         detail: of the metrics.
+        kafka_exporter: whether there are also metrics with the names of kafka_exporter.
     """
 
-    def __init__(self, poller: Poller, pages: Pages, more: list[Route], detail: Detail = "partitions") -> None:
+    def __init__(
+        self,
+        poller: Poller,
+        pages: Pages,
+        more: list[Route],
+        detail: Detail = "partitions",
+        *,
+        kafka_exporter: bool = False,
+    ) -> None:
         self._poller = poller
         self._pages = pages
         self._more = more
-        self._detail = detail
+        self._exposed = partial(exposition, detail=detail, kafka_exporter=kafka_exporter)
         # Apart: many odd requests delay no common page, and no page delays the metrics.
         self._common, self._odd, self._scraped = (MadeOnce(lambda: poller.view, most) for most in _WAITING)
 
@@ -117,7 +128,7 @@ class Site:
 
     async def _metrics(self, _: Request) -> Response:
         def metrics(view: View) -> Response:
-            return Response(exposition(view, detail=self._detail), headers={"content-type": CONTENT_TYPE})
+            return Response(self._exposed(view), headers={"content-type": CONTENT_TYPE})
 
         return await self._scraped.of("metrics", metrics)
 

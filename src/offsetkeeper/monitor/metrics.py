@@ -1,7 +1,6 @@
 """The newest view in Prometheus' words.
 
-Names are those of kafka-lag-exporter where they mean the same, `offsetkeeper_…` otherwise. What is not known is absent:
-never NaN, never -1, never the number of an older poll.
+What is not known is absent: never NaN, never -1, never the number of an older poll.
 
 The families are prometheus_client's. Its writer takes a second for the lines of 10,000 partitions, so those are written
 here, after labels that are made once for each.
@@ -9,15 +8,26 @@ here, after labels that are made once for each.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from offsetkeeper.monitor.metric_names import (
+    BOUNDS,
+    KAFKA_EXPORTER,
+    KAFKA_EXPORTER_SUMS,
+    KAFKA_EXPORTER_TOPICS,
+    LAG,
+    READABLE,
+    TOPIC_SUM,
+    Detail,
+    Name,
+)
 from offsetkeeper.monitor.view import GroupSample, View
 from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.lag import Lag
@@ -25,43 +35,6 @@ from offsetkeeper.operate.status import Status
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 Sample = tuple[Sequence[str], float | None]
-Detail = Literal["partitions", "groups"]
-
-
-class _Name(NamedTuple):
-    """Name, labels and meaning of a metric."""
-
-    name: str
-    labels: tuple[str, ...]
-    help: str
-
-
-_PARTITION = ("group", "topic", "partition")
-_HELD = ("topic", "partition")
-_LAG = {
-    "position": _Name("kafka_consumergroup_group_offset", _PARTITION, "Next offset to read, as committed."),
-    "records": _Name("kafka_consumergroup_group_lag", _PARTITION, "Unread records of the group."),
-    "seconds": _Name("kafka_consumergroup_group_lag_seconds", _PARTITION, "Age of the first unread record."),
-    "lost": _Name("offsetkeeper_partition_lost_offsets", _PARTITION, "Offsets that retention deleted unread."),
-    "retention_used": _Name(
-        "offsetkeeper_partition_retention_used_ratio", _PARTITION, "Used share of retention of the first unread record."
-    ),
-    "seconds_left": _Name(
-        "offsetkeeper_partition_retention_left_seconds",
-        _PARTITION,
-        "Seconds until retention deletes the first unread record.",
-    ),
-}
-_BOUNDS = {
-    "end": _Name("kafka_partition_latest_offset", _HELD, "Offset after the last record."),
-    "beginning": _Name("kafka_partition_earliest_offset", _HELD, "Offset of the first record."),
-}
-_READABLE = _Name(
-    "offsetkeeper_group_readable", ("group",), "0 if the ledger of the group is damaged, or if Kafka refuses."
-)
-_TOPIC_SUM = _Name(
-    "kafka_consumergroup_group_topic_sum_lag", ("group", "topic"), "Unread records of the group in the topic."
-)
 
 
 def _most(sample: GroupSample) -> int | None:
@@ -130,20 +103,28 @@ _GROUP: tuple[tuple[str, str, Callable[[GroupSample], float | None]], ...] = (
 )
 
 
-def exposition(view: View, detail: Detail = "partitions") -> bytes:
+def exposition(view: View, detail: Detail = "partitions", *, kafka_exporter: bool = False) -> bytes:
     """Return the view as Prometheus scrapes it.
 
     Args:
         view: of a poll.
         detail: whether there are lines for each partition, or for groups and their topics only.
+        kafka_exporter: whether there are also the names of kafka_exporter.
     """
     registry = CollectorRegistry()
-    registry.register(_Families(view))
+    registry.register(Families(view))
+    if kafka_exporter:
+        registry.register(_KafkaExporter(view))
     groups = view.fresh() if detail == "partitions" else {}
-    return generate_latest(registry) + "".join(_of_partitions(groups)).encode("utf-8", "replace")
+    lines = [*_of_partitions(groups, LAG, BOUNDS)]
+    if kafka_exporter:
+        lines += _of_partitions(groups, *KAFKA_EXPORTER)
+    return generate_latest(registry) + "".join(lines).encode("utf-8", "replace")
 
 
-class _Families(Collector):
+class Families(Collector):
+    """All metrics but those of each partition."""
+
     def __init__(self, view: View) -> None:
         self._view = view
 
@@ -155,37 +136,61 @@ class _Families(Collector):
         """Return all metrics."""
         yield from _of_the_poll(self._view)
         readable = [([name], float(not sample.error)) for name, sample in self._view.groups.items()]
-        yield _family(_READABLE, readable if self._view.store.up else ())
+        yield _family(READABLE, readable if self._view.store.up else ())
         groups = self._view.fresh()
-        yield _of_topics(groups)
+        yield _family(TOPIC_SUM, sums_of_topics(groups, "records").items())
         yield from _of_groups(groups)
+
+
+class _KafkaExporter(Collector):
+    """Sums and counts by the names of kafka_exporter."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, as `Families` does."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        groups = self._view.fresh()
+        for attribute, name in KAFKA_EXPORTER_SUMS.items():
+            yield _family(name, sums_of_topics(groups, attribute).items())
+        partitions = {tp for sample in groups.values() for tp in sample.bounds}
+        yield _family(
+            KAFKA_EXPORTER_TOPICS, (([topic], count) for topic, count in Counter(tp.topic for tp in partitions).items())
+        )
 
 
 def _of_the_poll(view: View) -> Iterator[Metric]:
     up = [(["store"], float(view.store.up)), (["kafka"], float(view.kafka.up))]
     yield _family(
-        _Name(
+        Name(
             "offsetkeeper_up", ("part",), "1 if the store, or Kafka, answered the newest poll, and it is not too old."
         ),
         up,
     )
     polled = view.looked_ms / 1000 if view.number else None
-    yield _family(_Name("offsetkeeper_look_timestamp_seconds", (), "Start of the newest poll."), [((), polled)])
-    yield _family(_Name("offsetkeeper_look_duration_seconds", (), "Duration of the newest poll."), [((), view.took_s)])
+    yield _family(Name("offsetkeeper_look_timestamp_seconds", (), "Start of the newest poll."), [((), polled)])
+    yield _family(Name("offsetkeeper_look_duration_seconds", (), "Duration of the newest poll."), [((), view.took_s)])
     firing = [([alarm.key.rule, alarm.key.group], 1.0) for alarm in view.alarms]
-    yield _family(_Name("offsetkeeper_alarm_firing", ("rule", "group"), "1 for each alarm that is firing."), firing)
+    yield _family(Name("offsetkeeper_alarm_firing", ("rule", "group"), "1 for each alarm that is firing."), firing)
 
 
-def _of_partitions(groups: Mapping[str, GroupSample]) -> Iterator[str]:
-    lags = [(f'{{group="{_escaped(name)}",{_where(lag)}}} ', lag) for name, x in groups.items() for lag in x.lags or ()]
-    for attribute, name in _LAG.items():
+def _of_partitions(
+    groups: Mapping[str, GroupSample], of_group: Mapping[str, Name], of_kafka: Mapping[str, Name]
+) -> Iterator[str]:
+    label = next(iter(of_group.values())).labels[0]
+    lags = [(f'{{{label}="{_escaped(g)}",{_where(lag)}}} ', lag) for g, x in groups.items() for lag in x.lags or ()]
+    for attribute, name in of_group.items():
         yield from _lines(name, ((labels, getattr(lag, attribute)) for labels, lag in lags))
     held = {lag.topic_partition: lag for _, lag in lags}
-    for attribute, name in _BOUNDS.items():
+    for attribute, name in of_kafka.items():
         yield from _lines(name, ((f"{{{_where(lag)}}} ", getattr(lag, attribute)) for lag in held.values()))
 
 
-def _lines(name: _Name, values: Iterable[tuple[str, float | None]]) -> Iterator[str]:
+def _lines(name: Name, values: Iterable[tuple[str, float | None]]) -> Iterator[str]:
     yield f"# HELP {name.name} {name.help}\n# TYPE {name.name} gauge\n"
     for labels, value in values:
         if value is not None:
@@ -200,23 +205,24 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _of_topics(groups: Mapping[str, GroupSample]) -> Metric:
+def sums_of_topics(groups: Mapping[str, GroupSample], attribute: str) -> dict[tuple[str, str], int]:
+    """Return the sums of an attribute of `Lag`, by group and topic; there is none of a topic without a known value."""
     sums: dict[tuple[str, str], int] = {}
     for group, sample in groups.items():
         for lag in sample.lags or ():
-            if lag.records is not None:
+            if (value := getattr(lag, attribute)) is not None:
                 key = (group, lag.topic_partition.topic)
-                sums[key] = sums.get(key, 0) + lag.records
-    return _family(_TOPIC_SUM, sums.items())
+                sums[key] = sums.get(key, 0) + value
+    return sums
 
 
 def _of_groups(groups: Mapping[str, GroupSample]) -> Iterator[Metric]:
     seen = groups.items()
     for name, text, read in _GROUP:
-        yield _family(_Name(name, ("group",), text), [([group], read(sample)) for group, sample in seen])
+        yield _family(Name(name, ("group",), text), [([group], read(sample)) for group, sample in seen])
     states = [([g, s], float(x.status is s)) for g, x in seen if x.status is not None for s in Status]
     yield _family(
-        _Name(
+        Name(
             "offsetkeeper_group_status",
             ("group", "status"),
             "1 for the current status of the group, 0 for the others.",
@@ -225,7 +231,7 @@ def _of_groups(groups: Mapping[str, GroupSample]) -> Iterator[Metric]:
     )
     found = [([g, kind, told], float(n)) for g, x in seen for (kind, told), n in _findings(x).items()]
     yield _family(
-        _Name(
+        Name(
             "offsetkeeper_group_findings",
             ("group", "kind", "explained"),
             "Findings in the history, such as gaps and overlaps.",
@@ -234,7 +240,7 @@ def _of_groups(groups: Mapping[str, GroupSample]) -> Iterator[Metric]:
     )
 
 
-def _family(name: _Name, samples: Iterable[Sample]) -> GaugeMetricFamily:
+def _family(name: Name, samples: Iterable[Sample]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name.name, name.help, labels=name.labels)
     for labels, value in samples:
         if value is not None:

@@ -7,14 +7,15 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
 import uvicorn
 
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Notice, Rule
 from offsetkeeper.monitor.app import Site
@@ -22,12 +23,13 @@ from offsetkeeper.monitor.changes import Changes, routes
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.connections import Connection
 from offsetkeeper.monitor.gate import Gate
-from offsetkeeper.monitor.metrics import Detail
+from offsetkeeper.monitor.metric_names import Detail
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.webhook import Webhook
 
 _GRACE_S = 3
+_EXTRA = "offsetkeeper[serve,otlp]"
 _AT_ONCE = 16  # connections that are let in before others have their turn
 _WAITING = 1024  # connections that wait to be let in; the network lets a client ask again after a second, or three
 _FILES = 2048  # those of all connections, of the store and of Kafka; macOS gives 256
@@ -48,6 +50,8 @@ class Serving:
         proxies: addresses or networks of proxies whose word on who asks is taken.
         base: path under which browsers reach the server behind a proxy; empty for `/`.
         metrics: whether there are metrics of each partition, or of groups and their topics only.
+        kafka_exporter: whether there are also those with the names of kafka_exporter.
+        otlp: whether metrics are sent to a collector too, as the variables OTEL_… say.
     """
 
     host: str = "127.0.0.1"
@@ -60,6 +64,8 @@ class Serving:
     proxies: Sequence[str] = ()
     base: str = ""
     metrics: Detail = "partitions"
+    kafka_exporter: bool = False
+    otlp: bool = False
 
 
 def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callable[[str], None]) -> None:
@@ -84,7 +90,8 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     changes = Changes(store, cluster, poller.poll_now)
     base, changing = settings.base, bool(settings.token)
     pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=changing, base=base)
-    site = Site(poller, pages, routes(changes, settings.token), settings.metrics)
+    more = routes(changes, settings.token)
+    site = Site(poller, pages, more, settings.metrics, kafka_exporter=settings.kafka_exporter)
     app = Gate(site.app(), frozenset(name.lower() for name in settings.names), base)
     config = uvicorn.Config(
         app,
@@ -98,10 +105,30 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
         backlog=_AT_ONCE,
         loop="asyncio",  # for others this number has another meaning
     )
-    with _listen(settings.host, settings.port) as listener:
+    with _listen(settings.host, settings.port) as listener, _sending(poller, settings):
         ready(_url(listener))
         _Server(config, poller).run([listener])
     poller.wait(_GRACE_S)
+
+
+@contextmanager
+def _sending(poller: Poller, settings: Serving) -> Iterator[None]:
+    """Send the metrics to a collector, if that is asked for."""
+    if not settings.otlp:
+        yield
+        return
+    try:
+        from offsetkeeper.monitor.otlp import Otlp  # noqa: PLC0415 - the libraries of an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("offsetkeeper"):
+            raise
+        raise MissingExtra(f"--otlp needs the library {error.name!r}: pip install '{_EXTRA}'") from error
+    otlp = Otlp(lambda: poller.view, settings.metrics)
+    otlp.start()
+    try:
+        yield
+    finally:
+        otlp.stop()
 
 
 class _Server(uvicorn.Server):
