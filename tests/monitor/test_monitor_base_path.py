@@ -48,6 +48,12 @@ def test_the_path_alone_leads_to_the_page(behind: Gallery) -> None:
     assert httpx.get(f"{behind.url}{BASE}x/", trust_env=False).status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/words/", "/groups", "/static"])
+def test_no_redirect_leads_out_of_the_path(behind: Gallery, path: str) -> None:
+    """A proxy that takes the path away would get an address without it."""
+    assert httpx.get(f"{behind.url}{path}", trust_env=False).status_code == 404
+
+
 def test_a_browser_never_leaves_the_path(behind: Gallery, browser: Browser) -> None:
     """It follows, searches, sorts and opens a group, by requests that a proxy would pass on."""
     context = browser.new_context(base_url=behind.url)

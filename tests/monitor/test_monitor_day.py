@@ -6,6 +6,7 @@ import html
 import json
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -81,17 +82,43 @@ def test_a_reset_a_new_partition_and_a_topic_made_again_are_taken_back() -> None
         commit(1, hour - 4 * HOUR_MS - 1, 0, 5),
     ]
     stored = {A: Position(10, "id"), b: Position(7, "id")}
-    found = past(stored, entries, {A: 100, b: 100}, lambda times: dict.fromkeys(times, (95, 0)), NOW)
+    found = past(stored, entries, {A: (0, 100), b: (0, 100)}, lambda times: dict.fromkeys(times, (95, 0)), NOW)
     waiting = [point.waiting for point in found]
     assert waiting == [95 - 50, 95 - 90, 95 - 10, 95 - 10 + 95 - 7]  # not before the topic was made again
     assert [other.at_ms - one.at_ms for one, other in pairwise(found)] == [HOUR_MS] * 3
     assert found[-1].at_ms == hour
 
 
+def since(first: int, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    """Return this as the first record since each time."""
+    return dict.fromkeys(times, (first, 0))
+
+
+def test_what_retention_hides_of_the_past_is_not_known() -> None:
+    """The first record that is left is no sign of how many were there."""
+    entries = [Entry(1, "acquire", "a", NOW - DAY_MS, "host:1")]
+    for held, first, waiting in (
+        ((49_000, 50_000), 49_000, None),
+        ((49_000, 50_000), 49_500, 48_500),
+        ((0, 50_000), 0, 0),
+    ):
+        found = past({A: Position(1000)}, entries, {A: held}, partial(since, first), NOW)
+        assert {point.waiting for point in found} == {waiting}
+    assert {point.waiting for point in past({A: Position(0)}, entries, {}, lambda _: {}, NOW)} == {None}
+
+
+def test_a_commit_of_two_ranges_of_a_partition_is_taken_back_to_the_first() -> None:
+    hour = NOW // HOUR_MS * HOUR_MS
+    two = (OffsetRange(*A, 0, 10), OffsetRange(*A, 10, 20))
+    entries = [Entry(2, "commit", "c", hour + 1, "host:1", ranges=two), Entry(1, "acquire", "a", hour - 1, "host:1")]
+    [point] = past({A: Position(20)}, entries, {A: (0, 20)}, lambda _: {}, NOW)
+    assert point.waiting == 20
+
+
 def test_a_group_of_very_many_partitions_is_not_asked_about() -> None:
     stored = {TopicPartition("orders", number): Position(0) for number in range(1001)}
     entries = [Entry(1, "acquire", "a", NOW - DAY_MS, "host:1")]
-    assert past(stored, entries, dict.fromkeys(stored, 1), lambda _: pytest.fail("it was asked"), NOW) == ()
+    assert past(stored, entries, dict.fromkeys(stored, (0, 1)), lambda _: pytest.fail("it was asked"), NOW) == ()
 
 
 def test_of_each_five_minutes_the_highest_point_is_kept_and_of_a_day_no_more() -> None:
@@ -102,7 +129,7 @@ def test_of_each_five_minutes_the_highest_point_is_kept_and_of_a_day_no_more() -
     assert len(points) <= 289
     assert {point.waiting for point in points} == {4}
     assert points[-1].at_ms - points[0].at_ms <= DAY_MS
-    assert kept(points, Point(points[0].at_ms, 3))[-1].waiting == 4  # a clock was set back
+    assert [each.waiting for each in kept(points, Point(points[0].at_ms, 3))] == [4]  # a clock was set back
     assert kept((Point(0, 5),), Point(1000, None)) == (Point(0, 5),)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from monitor.gallery import Gallery, group
 from monitor.scene import LIMIT_S
-from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.bounds import Bounds, Standing
+from offsetkeeper.monitor.cells import behind
 from offsetkeeper.monitor.choice import Choice
 from offsetkeeper.monitor.order import Order
 from offsetkeeper.monitor.partitions import COLUMNS, USUAL, ordered
@@ -38,6 +40,18 @@ def page(browser: Browser) -> Iterator[Page]:
 def test_the_worst_partition_is_the_first() -> None:
     assert numbers(SHOP) == [3, 1, 4, 2, 0]
     assert numbers(SHOP, USUAL, most=2) == [3, 1]
+
+
+def test_what_is_about_to_go_and_what_may_be_old_comes_before_what_is_known_to_be_young() -> None:
+    [young] = group("shop", [1]).lags or ()
+    unknown = replace(young, records=10_000_000, seconds=None)
+    held_back = replace(young, records=0, seconds=None, held_back=5, held_back_s=3 * 86_400.0)
+    going = replace(young, records=3, seconds=60.0, retention_used=0.95)
+    old = replace(young, records=3, seconds=7_200.0, retention_used=0.01)
+    nothing = replace(young, standing=Standing.UNKNOWN, records=None, seconds=None)
+    lost = replace(young, standing=Standing.BELOW_BEGINNING, lost=1)
+    worst = [lost, going, unknown, held_back, old, young, nothing]
+    assert sorted([nothing, young, old, going, unknown, held_back, lost], key=behind) == worst
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)

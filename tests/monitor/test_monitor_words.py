@@ -45,6 +45,16 @@ def test_the_page_and_the_docs_give_a_word_one_meaning(heading: str, table: dict
     assert {str(word): meaning for word, meaning in table.items()} == told("words.md", heading)
 
 
+def test_a_group_that_cannot_be_read_is_not_called_ok() -> None:
+    spoilt = group("shop", [0], error="no control record")
+    page = PAGES.group(view(spoilt), "shop")
+    head = page.partition('<div class="head"')[2].partition("</div>")[0]
+    assert "cannot be read" in head
+    assert "no problem" not in head
+    assert "It was ok" in head
+    assert 'id="last-known"' in page
+
+
 def test_the_page_and_the_docs_have_one_next_step_for_each_status() -> None:
     assert {str(status): step for status, step in words.NEXT.items()} == told("night.md", "")
     assert set(Status) - set(words.NEXT) == {Status.OK}

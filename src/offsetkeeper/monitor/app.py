@@ -97,7 +97,9 @@ class Site:
             *self._more,
             Mount("/static", StaticFiles(directory=_STATIC)),
         ]
-        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._refused})
+        app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._refused})
+        app.router.redirect_slashes = False  # it would lead out of the base path, and from https to http
+        return app
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from offsetkeeper.core.bounds import Standing
@@ -21,6 +22,7 @@ _MARKS = {
     Standing.BELOW_BEGINNING: "lost",
     Standing.CUT: "lost",
 }
+_ABOUT_TO_GO = 0.9  # of retention
 _MOST = 1000  # cells of a topic
 
 
@@ -92,9 +94,16 @@ def marks(found: Sequence[Strip]) -> list[tuple[str, str]]:
     return [(mark, word) for mark, word in words.items() if mark in seen]
 
 
-def behind(lag: Lag) -> tuple[bool, int, float, int]:
-    """Return what sorts the worst partition first: a wrong position, then lost records, age, and records waiting."""
-    return lag.standing is Standing.WITHIN, -lag.lost, -(lag.seconds or 0.0), -(lag.records or 0)
+def behind(lag: Lag) -> tuple[bool, int, float, float, int]:
+    """Return what sorts the worst partition first.
+
+    Lost records or a wrong position, then what retention is about to delete, then age (an unknown one may be any), and
+    records waiting.
+    """
+    wrong = lag.lost or lag.standing not in {Standing.WITHIN, Standing.UNKNOWN}
+    used = lag.retention_used or 0.0
+    age = inf if lag.undated else max(lag.seconds or 0.0, lag.held_back_s or 0.0)
+    return not wrong, -lag.lost, -used if used >= _ABOUT_TO_GO else 0.0, -age, -(lag.records or 0)
 
 
 def worst_of(lags: Iterable[Lag], most: int) -> list[Lag]:

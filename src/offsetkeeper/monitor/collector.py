@@ -156,10 +156,10 @@ class Collector:
 
     def _with_past(self, sample: GroupSample) -> GroupSample:
         """Return a group with its lag before the server began; without it where Kafka does not say."""
-        ends = {tp: bounds.end for tp, bounds in sample.bounds.items()}
-        positions = {tp: at for tp, at in sample.snapshot.positions.items() if tp in ends}
+        held = {tp: (bounds.beginning, bounds.end) for tp, bounds in sample.bounds.items()}
+        positions = {tp: at for tp, at in sample.snapshot.positions.items() if tp in held}
         try:
-            found = past(positions, sample.entries, ends, self._cluster.first_since, sample.at_ms)
+            found = past(positions, sample.entries, held, self._cluster.first_since, sample.at_ms)
         except Exception as error:  # noqa: BLE001 - no picture is worth a poll
             log.warning("the lag of group %r before the start is not known: %s", sample.snapshot.group, error)
             found = ()

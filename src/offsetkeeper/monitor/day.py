@@ -14,6 +14,7 @@ from offsetkeeper.operate.status import Point
 DAY_MS = 86_400_000
 _SLOT_MS, _HOUR_MS = 300_000, 3_600_000
 _MOST_PARTITIONS = 1_000  # of a group whose past is asked for: Kafka answers for each of them and each hour
+Held = tuple[int, int]
 FirstSince = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, tuple[int, int]]]
 
 
@@ -24,13 +25,15 @@ def kept(points: Sequence[Point], newest: Point) -> Sequence[Point]:
         points: so far, oldest first.
         newest: the next one.
     """
-    if points and newest.at_ms // _SLOT_MS <= points[-1].at_ms // _SLOT_MS:  # also if a clock was set back
+    slot = newest.at_ms // _SLOT_MS
+    points = tuple(point for point in points if point.at_ms // _SLOT_MS <= slot)  # a clock may be set back
+    if points and points[-1].at_ms // _SLOT_MS == slot:
         return (*points[:-1], max(points[-1], newest, key=_waiting))
     return (*(point for point in points if point.at_ms > newest.at_ms - DAY_MS), newest)
 
 
 def past(
-    positions: Positions, entries: Sequence[Entry], ends: Mapping[TopicPartition, int], ask: FirstSince, now_ms: int
+    positions: Positions, entries: Sequence[Entry], held: Mapping[TopicPartition, Held], ask: FirstSince, now_ms: int
 ) -> Sequence[Point]:
     """Return the lag at each full hour of the last day that the history reaches back to, oldest first.
 
@@ -39,7 +42,7 @@ def past(
     Args:
         positions: stored now.
         entries: the newest history, newest first.
-        ends: of the partitions, now.
+        held: the offsets that Kafka holds of each partition now: the first one, and the one after the last.
         ask: returns the first record at or after a time, as `KafkaCluster.first_since`.
         now_ms: milliseconds since 1970.
     """
@@ -49,10 +52,20 @@ def past(
     times = range(hour, now_ms - DAY_MS, -_HOUR_MS)
     found = []
     for at_ms, offsets in _at(times, positions, entries):
-        first = ask(dict.fromkeys(offsets.keys() & ends.keys(), at_ms))
-        waiting = ((first[tp][0] if tp in first else ends[tp]) - offsets[tp] for tp in offsets.keys() & ends.keys())
-        found.append(Point(at_ms, sum(max(0, each) for each in waiting)))
+        first = ask(dict.fromkeys(offsets.keys() & held.keys(), at_ms))
+        of_each = [
+            _waiting_at(offsets[tp], held[tp], first[tp][0] if tp in first else held[tp][1])
+            for tp in offsets.keys() & held.keys()
+        ]
+        known = [each for each in of_each if each is not None]
+        found.append(Point(at_ms, sum(known) if known and len(known) == len(of_each) else None))
     return found[::-1]
+
+
+def _waiting_at(offset: int, held: Held, written: int) -> int | None:
+    """Return how many records waited when all before the offset `written` were there; None if retention hides it."""
+    beginning, _ = held
+    return None if 0 < written == beginning > offset else max(0, written - offset)
 
 
 def _at(
@@ -72,7 +85,7 @@ def _at(
 
 def _take_back(entry: Entry, offsets: dict[TopicPartition, int]) -> None:
     if entry.event == "commit":
-        offsets.update((each.topic_partition, each.start) for each in entry.ranges)
+        offsets.update((each.topic_partition, each.start) for each in reversed(entry.ranges))
     for tp, move in entry.moves.items():
         offsets.pop(tp, None)
         if move.before:

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -51,21 +52,23 @@ class Otlp:
     """
 
     def __init__(self, newest: Callable[[], View], detail: Detail) -> None:
-        for name in _PROTOCOLS:
-            if os.environ.get(name, _PROTOCOL) != _PROTOCOL:
-                raise SettingsError(f"{name} must be {_PROTOCOL}, or not be set: collectors listen for it on port 4318")
-        self.endpoint = shown_location(next(filter(None, map(os.environ.get, _ENDPOINTS)), _DEFAULT_ENDPOINT))
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # its lines may have a header, and come each time
+        name = next(filter(os.environ.get, _PROTOCOLS), "")
+        if name and os.environ[name] != _PROTOCOL:
+            raise SettingsError(f"{name} must be {_PROTOCOL}, or not be set: collectors listen for it on port 4318")
+        name = next(filter(os.environ.get, _ENDPOINTS), "")
+        self.endpoint = shown_location(os.environ.get(name) or _DEFAULT_ENDPOINT)
+        if not os.environ.get(name, _DEFAULT_ENDPOINT).startswith(("http://", "https://")):
+            raise SettingsError(f"{name} is {self.endpoint}: write http://host:4318 or https://host:4318")
         self._newest = newest
         self._detail = detail
         self._interval_s = _interval_ms() / 1000
-        self._session = requests.Session()
-        self._session.hooks["response"].append(self._note)
+        self._session = _Session(self._note)
         self._exporter = OTLPMetricExporter(session=self._session, max_export_batch_size=_MOST_POINTS)
         self._resource = _resource()
         self._stop = threading.Event()
-        self._sent = 0
+        self._sent = (0, 0)
         self._told = self._answer = ""
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # its lines may have a header, and come each time
 
     def start(self) -> None:
         """Begin to send."""
@@ -79,7 +82,8 @@ class Otlp:
     def send(self) -> None:
         """Send the newest view, if there is a newer one than the last that was sent; log whether it was taken, once."""
         view = self._newest()
-        if view.number in {0, self._sent}:
+        now = view.number, view.at_ms  # an old view is told anew, as one whose poll hangs
+        if view.number == 0 or now == self._sent:
             return
         self._answer, wrong = "there is no answer", ""
         try:
@@ -87,7 +91,7 @@ class Otlp:
         except Exception as error:  # noqa: BLE001 - the next one must still be sent
             taken, self._answer = False, type(error).__name__
         if taken:
-            self._sent = view.number
+            self._sent = now
         else:
             wrong = f"metrics are not taken at {self.endpoint}: {self._answer}"
         if wrong != self._told:
@@ -98,13 +102,32 @@ class Otlp:
         while not self._stop.wait(self._interval_s):
             self.send()
 
-    def _note(self, answer: requests.Response, **_: object) -> None:
-        self._answer = f"it answered {answer.status_code}"
+    def _note(self, told: str) -> None:
+        self._answer = told
 
     def _data(self, view: View) -> MetricsData:
         metrics = [*metrics_of(view, self._detail)]
         scope = ScopeMetrics(InstrumentationScope(_OURS, __version__), metrics, "")
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])
+
+
+class _Session(requests.Session):
+    """Tells how each request ended: the SDK swallows it. It follows no redirect: a page of a login is no answer."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self.max_redirects = 0
+        self._tell = tell
+
+    def send(self, request: requests.PreparedRequest, **words: Any) -> requests.Response:
+        """See `requests.Session`."""
+        try:
+            found = super().send(request, **words)
+        except Exception as error:
+            self._tell(f"there is no answer ({type(error).__name__})")
+            raise
+        self._tell(f"it answered {found.status_code}")
+        return found
 
 
 def _resource() -> Resource:

@@ -127,7 +127,7 @@ class GroupSample:
         """Return it without lags that are of an earlier poll."""
         if self.lags_at_ms == self.at_ms:
             return self
-        return replace(self, lags=None, speeds={}, total=None, plan=None, ahead=None, status=None)
+        return replace(self, lags=None, speeds={}, total=None, plan=None, ahead=None, status=None, bounds={})
 
     def measured(self, at_ms: int) -> Measured:
         """Return what the rules of alarms ask; nothing is known of a group that was not read at `at_ms`."""

@@ -43,14 +43,14 @@ MEANINGS: Mapping[Status, str] = {
 
 NEXT: Mapping[Status, str] = {
     Status.LOSING_DATA: (
-        "start the job if it is stopped; make it faster (size of batches), or raise `retention.ms` of the topic now"
+        "start the job if it is stopped, else make it faster (size of batches); raise `retention.ms` of the topic now"
     ),
     Status.REFUSED: "`offsetkeeper plan orders` shows each partition with its verdict; choose a policy, or reset",
     Status.TOPIC_GONE: (
         "find out who deleted the topic, and whether all of it was read (`offsetkeeper history orders`); then "
         "forget its positions, or make the topic again"
     ),
-    Status.REWOUND: "start the job: it goes on from the new positions",
+    Status.REWOUND: "start the job, if none runs: it goes on from the new positions",
     Status.FAILING: "read the job's log and errors; bad records go into dead letters",
     Status.STOPPED: "start the job; `offsetkeeper history orders` shows its last changes",
     Status.OUTPUT_AWAY: (
