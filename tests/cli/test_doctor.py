@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from fixtures.groups import commit
@@ -65,6 +67,29 @@ def test_a_sound_pipeline_has_nothing_wrong(kafka_server: KafkaServer, topic: Ma
     told = CliRunner().invoke(app, ["doctor", "shop", "--brokers", kafka_server.bootstrap]).stdout
     assert "one-replica: raise its replication factor" in told
     assert "nothing found" in CliRunner().invoke(app, ["doctor", "shop"]).stdout
+
+
+@pytest.mark.parametrize("deleted", [0, 4])
+def test_the_doctor_and_lag_agree(kafka_server: KafkaServer, topic: MakeTopic, url: str, deleted: int) -> None:
+    """Ten unread records and no run: stopped. Then four of them are deleted: data is lost, and both end with 1."""
+    name = topic()
+    stand(url, name, release=True)
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    for _ in range(10):
+        producer.produce(name, b"x", partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    if deleted:
+        admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
+        [cut] = admin.delete_records([KafkaPartition(name, 0, deleted)]).values()
+        cut.result(LIMIT_S)
+    lag = CliRunner().invoke(app, ["lag", "shop", "--brokers", kafka_server.bootstrap, "--json"])
+    code, found = doctor("--brokers", kafka_server.bootstrap)
+    status = "losing data" if deleted else "stopped"
+    assert json.loads(lag.stdout)["status"] == status
+    assert code == lag.exit_code == bool(deleted)
+    said = found[status.replace(" ", "-")]
+    assert (said["severity"], said["where"]) == ("error" if deleted else "warning", "group shop")
+    assert ("4 are lost" in said["what"]) is bool(deleted)
 
 
 def test_a_topic_made_again_or_gone_is_an_error(kafka_server: KafkaServer, topic: MakeTopic, url: str) -> None:

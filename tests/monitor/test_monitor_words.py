@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from monitor.gallery import group, view
-from offsetkeeper.monitor import words
 from offsetkeeper.monitor.pages import Pages
+from offsetkeeper.operate import words
 from offsetkeeper.operate.status import Status
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.cli.limits import Limits
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Entry, Owner, Snapshot
-from offsetkeeper.core.offsets import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, Severity, TopicFacts
-from offsetkeeper.operate.doctor.facts import Facts, Runs, ServerFacts, SparkFacts, StoreFacts
+from offsetkeeper.operate.doctor.facts import Facts, GroupStanding, Runs, ServerFacts, SparkFacts, StoreFacts
 from offsetkeeper.operate.doctor.rules import diagnose, runs_of
+from offsetkeeper.operate.lag import Lag, total
+from offsetkeeper.operate.status import ALARMING, Status
 
 HOUR, DAY = 3600.0, 86_400.0
 NOW = 1_700_000_000_000
@@ -87,6 +90,37 @@ def test_what_is_not_known_is_not_found_wrong() -> None:
     assert diagnose(Facts(StoreFacts("sqlite://"))) == []
     assert diagnose(Facts(StoreFacts("sqlite://"), kafka=KafkaFacts("h:1", topics=(TopicFacts("t"),)))) == []
     assert diagnose(replace(GOOD, spark=None, reader="connector")) == []
+
+
+def standing(status: Status, lost: int = 0) -> Facts:
+    of = total([Lag(TopicPartition("orders", 0), 0, 0, 100, 100, lost, 9 * HOUR, 0.9)], {})
+    return replace(GOOD, standing=GroupStanding("my orders", status, of))
+
+
+@pytest.mark.parametrize("status", Status)
+def test_an_alarming_status_is_an_error_here_too_and_any_other_is_none(status: Status) -> None:
+    """`lag` ends with exit code 1 where the doctor does."""
+    found = diagnose(standing(status))
+    assert [each.severity is Severity.ERROR for each in found] == ([] if status is Status.OK else [status in ALARMING])
+    assert (status in Limits.of("", None, "").fail_on) is (status in ALARMING)
+    for each in found:
+        assert each.where == "group my orders"
+        assert each.what.startswith(f"{status}: ")
+        assert "`" not in each.what + each.remedy
+
+
+def test_what_is_lost_and_when_more_is_lost_is_said() -> None:
+    [found] = diagnose(standing(Status.LOSING_DATA, lost=7))
+    assert "7 are lost; the next one is deleted in 1 h" in found.what
+    [found] = diagnose(standing(Status.REWOUND))
+    assert found.remedy == "start the job: it goes on from the new positions"
+    [found] = diagnose(standing(Status.STOPPED))
+    assert "offsetkeeper history 'my orders' shows" in found.remedy
+
+
+def test_a_topic_that_is_gone_is_said_once() -> None:
+    gone = replace(standing(Status.TOPIC_GONE), kafka=topic(exists=False).kafka)
+    assert [each.rule for each in diagnose(gone)] == ["topic-gone"]
 
 
 E, W, N = Severity

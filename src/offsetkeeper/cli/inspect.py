@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Annotated, cast
@@ -9,13 +10,14 @@ from typing import Annotated, cast
 import typer
 
 from offsetkeeper.cli import options
+from offsetkeeper.cli.lag_table import usual_top
 from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds, shown
 from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.duration import time_text
 from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Guarantee, Snapshot, check_group
-from offsetkeeper.core.offsets import TopicPartition, topics_of
+from offsetkeeper.core.offsets import Positions, TopicPartition, topics_of
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
@@ -30,7 +32,7 @@ from offsetkeeper.operate.json_view import (
     ledger_fields,
     plan_fields,
 )
-from offsetkeeper.operate.lag import Lag, group_lag
+from offsetkeeper.operate.lag import Lag, group_lag, total
 from offsetkeeper.operate.outlook import Outlook, outlook
 
 _ALL = 1_000_000  # entries, more than any store keeps
@@ -69,6 +71,10 @@ def show(
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Show all partitions. Of many, a terminal shows a line for each topic without it."),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show one group: its owner, its positions, its pending batch and, if brokers are given, its lag.
@@ -105,9 +111,37 @@ def show(
     if found.watermark_ms is not None:
         at = time_text(found.watermark_ms)
         say(f"the last batch ran with the watermark {at}: a lost state can be built again from there")
+    _say_lags(found.positions, lags, None if every else usual_top(len(found.positions)))
+
+
+def _say_lags(positions: Positions, lags: Mapping[TopicPartition, Lag], worst: int | None) -> None:
+    """Show all partitions; if only some are wanted, a line for each topic, and those that need a look."""
+    if worst is None:
+        _say_positions(positions, lags)
+        return
+    _say_topics(positions, lags)
+    odd = sorted(tp for tp in positions if tp in lags and lags[tp].remark)[:worst]
+    if odd:
+        _say_positions({tp: positions[tp] for tp in odd}, lags)
+    typer.echo(f"{len(positions)} partitions. --all shows each; offsetkeeper lag shows the worst", err=True)
+
+
+def _say_positions(positions: Positions, lags: Mapping[TopicPartition, Lag]) -> None:
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
-    positions = sorted(found.positions.items())
-    say_table(columns, [(*tp, at.offset, *(_behind(lags[tp]) if lags else ())) for tp, at in positions])
+    rows = [(*tp, at.offset, *(_behind(lags[tp]) if lags else ())) for tp, at in sorted(positions.items())]
+    say_table(columns, rows)
+
+
+def _say_topics(positions: Positions, lags: Mapping[TopicPartition, Lag]) -> None:
+    """Show a line for each topic."""
+    rows = []
+    for topic in sorted(topics_of(positions)):
+        offsets = [at.offset for tp, at in positions.items() if tp.topic == topic]
+        of = total([lag for tp, lag in lags.items() if tp.topic == topic], {})
+        behind = (of.waiting, "~ " * of.estimated + seconds(of.seconds)) if lags else ()
+        rows.append((topic, len(offsets), min(offsets), max(offsets), *behind))
+    names = ("topic", "partitions", "lowest offset", "highest offset")
+    say_table((*names, *(("records behind", "age") if lags else ())), rows, spare=("lowest offset", "highest offset"))
 
 
 def plan(

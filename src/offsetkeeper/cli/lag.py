@@ -98,7 +98,7 @@ def lag(
             if as_json:
                 say_json(lag_fields(name, word, found, speed) | edited_fields(differing))
             else:
-                say_lag(f"{name}: {word}", found, speed, sort, None if every else top or usual_top(len(found)))
+                say_lag(name, word, found, speed, sort, None if every else top or usual_top(len(found)))
             if watch is None:
                 break
             before = sample

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from offsetkeeper.cli import options
@@ -15,7 +15,13 @@ from offsetkeeper.monitor.view import GroupSample, View
 from offsetkeeper.operate.status import Status
 
 _COLUMNS = ("group", "status", "records", "lost", "age", "retention", "held back", "caught up", "held by", "committed")
-_SPARE = ("caught up", "committed", "retention", "held back", "held by")
+_SPARE = ("caught up", "committed", "retention", "held back", "held by")  # a narrow terminal leaves the first one out
+_EXPLAINING = {
+    Status.LOSING_DATA: "retention",
+    Status.HELD_BACK: "held back",
+    Status.STALLED: "held by",
+    Status.OUTPUT_AWAY: "held by",
+}
 
 
 def lag_of_all(chosen: options.Settings, limits: Limits, watch: float | None, *, as_json: bool) -> bool:
@@ -52,12 +58,18 @@ def _say(view: View, limits: Limits, *, as_json: bool) -> bool:
             _COLUMNS,
             [_row(name, sample) for name, sample in samples],
             title=f"{len(samples)} groups: {words}" if words else f"{len(samples)} groups",
-            spare=_SPARE,
+            spare=_spare(word for word, count in counts.items() if count),
             wrap=("held by",),
         )
     for problem in problems:
         complain(shown(problem))
     return bool(problems)
+
+
+def _spare(found: Iterable[Status]) -> list[str]:
+    """Return the columns that may be left out; the one that explains the worst status is the last one."""
+    explaining = dict.fromkeys(_EXPLAINING[status] for status in found if status in _EXPLAINING)
+    return [*(name for name in _SPARE if name not in explaining), *reversed(explaining)]
 
 
 def _problems(name: str, sample: GroupSample, limits: Limits) -> Iterator[str]:

@@ -11,6 +11,7 @@ import typer
 from offsetkeeper.cli.output import on_terminal, say_table, seconds, share
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.operate.lag import AHEAD, Lag, Speed, Total, total
+from offsetkeeper.operate.status import Status
 
 
 class Sort(StrEnum):
@@ -29,8 +30,15 @@ _ORDERS: dict[Sort, Callable[[Lag], tuple[float, ...]]] = {
 }
 _COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
 _HELD_BACK = "held back"
-# Columns that a narrow terminal leaves out, the first one first.
+# Columns that a narrow terminal leaves out, the first one first; those that explain the status are the last ones.
 _SPARE = ("written/s", "read/s", "caught up", "lost in", "retention", "age")
+_EXPLAINING = {
+    Status.LOSING_DATA: ("lost in", "retention"),
+    Status.GROWING: ("written/s", "read/s"),
+    Status.STALLED: ("age",),
+    Status.BEHIND: ("age",),
+}
+_BEFORE_THEM = ("end", "position")
 _MANY, _WORST = 20, 10  # partitions
 _SPEEDS = ("read/s", "written/s", "caught up")
 
@@ -40,8 +48,15 @@ def usual_top(partitions: int) -> int | None:
     return _WORST if partitions > _MANY and on_terminal() else None
 
 
-def say_lag(name: str, lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed], sort: Sort, top: int | None) -> None:
-    """Show the lag of all partitions or the worst ones, and the sums for each topic and for all."""
+def say_lag(
+    name: str,
+    status: Status,
+    lags: Sequence[Lag],
+    speed: Mapping[TopicPartition, Speed],
+    sort: Sort,
+    top: int | None,
+) -> None:
+    """Show the status, the lag of all partitions or the worst ones, and the sums for each topic and for all."""
     every = total(lags, speed)
     extra = (_HELD_BACK,) if every.held_back else ()
     sums: list[tuple[object, ...]] = []
@@ -54,12 +69,19 @@ def say_lag(name: str, lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed
     if top is not None or sort is not Sort.PARTITION:
         worst = sorted(lags, key=_ORDERS[Sort.AGE if sort is Sort.PARTITION else sort])[:top]
         shown = [*sums, *_rows(worst, speed, extra)]
-    say_table((*_COLUMNS, *_SPEEDS, *extra), shown, title=f"{name}, {_words(every)}", spare=_SPARE)
+    title = f"{name}: {status}, {_words(every)}"
+    say_table((*_COLUMNS, *_SPEEDS, *extra), shown, title=title, spare=_spare(status))
     if top is not None and top < len(lags):
         typer.echo(
             f"The worst {top} of {len(lags)} partitions. --all shows all, --top N shows N, --sort changes the order",
             err=True,
         )
+
+
+def _spare(status: Status) -> Sequence[str]:
+    explaining = _EXPLAINING.get(status, ())
+    others = tuple(name for name in _SPARE if name not in explaining)
+    return (*others, *_BEFORE_THEM, *explaining) if explaining else others
 
 
 def _rows(lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed], extra: Sequence[str]) -> list[tuple[object, ...]]:

@@ -12,9 +12,7 @@ from offsetkeeper.cli.output import seconds
 from offsetkeeper.core.duration import read_duration
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.lag import Total
-from offsetkeeper.operate.status import Status
-
-_USUAL = frozenset({Status.LOSING_DATA, Status.REFUSED, Status.TOPIC_GONE})
+from offsetkeeper.operate.status import ALARMING, Status
 
 MaxAge = Annotated[
     str,
@@ -43,7 +41,7 @@ class Limits:
 
     max_age_s: float | None = None
     max_records: int | None = None
-    fail_on: frozenset[Status] = _USUAL
+    fail_on: frozenset[Status] = ALARMING
 
     @classmethod
     def of(cls, max_age: str, max_lag: int | None, fail_on: str) -> Limits:
@@ -79,4 +77,4 @@ def _statuses(text: str) -> frozenset[Status]:
     words = [word.strip().replace("-", " ") for word in text.split(",") if word.strip()]
     if unknown := sorted({*words} - {*Status}):
         raise SettingsError(f"--fail-on: {unknown[0]!r} is not a status; use {', '.join(Status)}")
-    return frozenset(map(Status, words)) if words else _USUAL
+    return frozenset(map(Status, words)) if words else ALARMING

@@ -6,8 +6,8 @@ import math
 from datetime import UTC, datetime
 
 from offsetkeeper.core.duration import duration
-from offsetkeeper.monitor.words import MEANINGS
 from offsetkeeper.operate.status import Status
+from offsetkeeper.operate.words import MEANINGS
 
 UNKNOWN = "\u2013"
 _DECIMALS_BELOW = 10

@@ -13,13 +13,14 @@ from offsetkeeper import __version__
 from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.plan import Verdict
-from offsetkeeper.monitor import cells, charts, formatting, partitions, words
+from offsetkeeper.monitor import cells, charts, formatting, partitions
 from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.choice import Choice
 from offsetkeeper.monitor.group_path import path_of
 from offsetkeeper.monitor.history import began_ms, durations_s
 from offsetkeeper.monitor.listing import COLUMNS, Asked, counted, listing
 from offsetkeeper.monitor.view import View
+from offsetkeeper.operate import words
 
 _PARTITIONS, _TOPICS = 200, 10  # shown at first, of those that are most behind
 _MOST_PARTITIONS, _MOST_TOPICS = 1000, 100  # shown at all: a page of 10,000 takes a second and five megabytes

@@ -88,6 +88,10 @@ class Status(StrEnum):
     OK = "ok"
 
 
+ALARMING = frozenset({Status.LOSING_DATA, Status.REFUSED, Status.TOPIC_GONE})
+"""Statuses that are errors: records are lost, or no start goes on by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """A sample of a group's backlog.

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.core.published import told
@@ -26,10 +26,21 @@ from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.codes import CodeVerdict, judge
 from offsetkeeper.kafka.consumers import can_be_asked, group_consumers
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, TopicFacts
-from offsetkeeper.operate.doctor.facts import Clocked, Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
+from offsetkeeper.operate.doctor.facts import (
+    Clocked,
+    Examined,
+    Facts,
+    GroupStanding,
+    ReaderKind,
+    Runs,
+    SparkFacts,
+    StoreFacts,
+)
 from offsetkeeper.operate.doctor.outputs import describe, server_facts, shown, written_topics
 from offsetkeeper.operate.doctor.rules import runs_of
+from offsetkeeper.operate.lag import group_lag, total
 from offsetkeeper.operate.published import edited
+from offsetkeeper.operate.status import entries_to_read, status
 
 _HISTORY = 1000
 _CONNECT_S = 3.0
@@ -64,9 +75,11 @@ def examine(
     """
     store = ledger.store
     snapshot, runs = Snapshot(ledger.group), Runs()
+    entries: Sequence[Entry] = ()
     try:
         snapshot = ledger.load()
-        runs = runs_of(snapshot, ledger.history(_HISTORY), environment.now_ms())
+        entries = ledger.history(_HISTORY)
+        runs = runs_of(snapshot, entries, environment.now_ms())
         found = _store(store)
         if differing := edited(ledger):
             found = replace(found, edited=told(ledger.group, differing))
@@ -83,7 +96,22 @@ def examine(
         reader,
         outputs=[server_facts(url) for url in outputs if "://" in url],
         topics_out=written_topics(cluster, written) if cluster and written else None,
+        standing=_standing(cluster, kafka, snapshot, entries, topics) if cluster and kafka else None,
     )
+
+
+def _standing(
+    cluster: KafkaCluster, kafka: KafkaFacts, snapshot: Snapshot, entries: Sequence[Entry], topics: Collection[str]
+) -> GroupStanding | None:
+    """Return what `offsetkeeper lag` says; None if Kafka does not say it: other findings have the reason."""
+    if kafka.error or all(kafka.nodes.values()) or not snapshot.positions:
+        return None
+    try:
+        found = group_lag(snapshot, cluster, topics)
+    except BrokerError:
+        return None
+    newest = entries[: entries_to_read(len(found))]
+    return GroupStanding(snapshot.group, status(snapshot, found, newest, environment.now_ms()), total(found, {}))
 
 
 def _store(store: Store) -> StoreFacts:

@@ -8,6 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from offsetkeeper.core.store import Store
 from offsetkeeper.kafka.replication import KafkaFacts
+from offsetkeeper.operate.lag import Total
+from offsetkeeper.operate.status import Status
 
 ReaderKind = Literal["auto", "packed", "connector", "spark"]
 
@@ -70,6 +72,15 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupStanding:
+    """What `offsetkeeper lag` says: the group, its status, and the sum of its lags."""
+
+    group: str
+    status: Status
+    total: Total
+
+
+@dataclass(frozen=True, slots=True)
 class SparkFacts:
     """An installed Spark.
 
@@ -91,6 +102,7 @@ class Facts:
     Attributes:
         store, runs, kafka, spark, reader: see their types.
         outputs: servers that the pipeline's outputs are in.
+        standing: what `offsetkeeper lag` says of the group.
         topics_out: the cluster, with the topics that the pipeline writes and Kafka's own that their marks need.
     """
 
@@ -101,6 +113,7 @@ class Facts:
     reader: ReaderKind = "auto"
     outputs: Sequence[ServerFacts] = ()
     topics_out: KafkaFacts | None = None
+    standing: GroupStanding | None = None
 
 
 @runtime_checkable

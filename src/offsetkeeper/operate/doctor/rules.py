@@ -13,13 +13,15 @@ from math import ceil
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.kafka.replication import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
+from offsetkeeper.operate import words
 from offsetkeeper.operate.doctor.durability import durability
 from offsetkeeper.operate.doctor.facts import Facts, Runs, ServerFacts, StoreFacts
-from offsetkeeper.operate.status import OPEN_S
+from offsetkeeper.operate.status import ALARMING, OPEN_S, Status
 from offsetkeeper.readers.releases import connector_package, packed_streams
 
 Rule = Callable[[Facts], Iterator[Finding]]
 
+_SAID_BY_TOPICS = {Status.REFUSED, Status.TOPIC_GONE, Status.HELD_BACK}
 _DAY_S = 86_400.0
 _SKEW_S = 5.0
 _NEAR = 2  # a limit below this multiple of the longest pause is soon reached
@@ -191,6 +193,22 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
             yield Finding("topic-cut", ERROR, f"topic {topic.topic}", what, remedy)
 
 
+def _status(facts: Facts) -> Iterator[Finding]:
+    """Say what `offsetkeeper lag` says, unless a finding on a topic has it already: both agree on what is an error."""
+    found = facts.standing
+    said = [*_topics_there(facts), *_transactions(facts)] if found and found.status in _SAID_BY_TOPICS else []
+    if found is None or found.status not in words.NEXT or said:
+        return
+    what = f"{found.status}: {words.plain(words.MEANINGS[found.status], '')}"
+    if found.status is Status.LOSING_DATA:
+        of = found.total
+        left = f"the next one is deleted in {duration(of.seconds_left)}" if of.seconds_left is not None else ""
+        what += "".join(f"; {each}" for each in (f"{of.lost} are lost" if of.lost else "", left) if each)
+    severity = ERROR if found.status in ALARMING else WARNING
+    remedy = words.plain(words.NEXT[found.status], found.group)
+    yield Finding(found.status.replace(" ", "-"), severity, f"group {found.group}", what, remedy)
+
+
 def _transactions(facts: Facts) -> Iterator[Finding]:
     for topic in _topics(facts):
         if topic.open is None or topic.open[-1] <= OPEN_S:
@@ -334,6 +352,16 @@ def _minor(version: str) -> list[str]:
 
 _RULES: tuple[Rule, ...] = (
     *(_store, _edited, _redis, _durability, _outputs, _ttl, _clock, _pending),
-    *(_brokers, _permissions, _topics_there, _transactions, _retention, _retention_bytes, _replication, _group_offsets),
+    *(
+        _brokers,
+        _permissions,
+        _topics_there,
+        _transactions,
+        _status,
+        _retention,
+        _retention_bytes,
+        _replication,
+        _group_offsets,
+    ),
     *(_connector, _pool, _fetch_wait, _no_number),
 )

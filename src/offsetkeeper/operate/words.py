@@ -1,4 +1,4 @@
-"""What the words mean that the page shows, and what to do at night. docs/words.md and docs/night.md say the same."""
+"""What the words mean that people see, and what to do at night. docs/words.md and docs/night.md say the same."""
 
 from __future__ import annotations
 
@@ -140,6 +140,11 @@ def pieces(text: str, group: str = "") -> Sequence[Piece]:
     """
     parts = enumerate(text.split("`"))
     return [Piece(_for(part, group), code=True) if n % 2 else Piece(part, code=False) for n, part in parts if part]
+
+
+def plain(text: str, group: str) -> str:
+    """Return a text of these tables without marks, its code for a group."""
+    return "".join(piece.text for piece in pieces(text, group))
 
 
 def first_step(status: Status | None, group: str) -> Sequence[Piece]:
