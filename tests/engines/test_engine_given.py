@@ -106,9 +106,7 @@ def test_a_first_run_that_is_meant_is_given_or_allowed(lab: Lab, name: str, topi
     lab.produce(other, "x")
     with pytest.raises(
         StartRefused,
-        match=re.escape(
-            "('beginning' or 'end'; 'keep' for removed and elsewhere; 'common' for cut; 'start' for first_run)"
-        ),
+        match=re.escape("give policies=Policies(first_run=…), where first_run is 'start'"),
     ):
         lab.read(name, other, policies=never)
     assert lab.read(name, other) == ["x"]
