@@ -170,7 +170,7 @@ class RemoteFolder:
 def _open_remote(scheme: str, location: str) -> Files:
     """Each file system's client is loaded only when it is used."""
     extra = "s3" if scheme in {"s3", "s3a"} else "hdfs"
-    with needing_extra(scheme, extra):
+    with needing_extra(f"{scheme}:// needs the library", extra):
         if extra == "s3":
             from offsetkeeper.checkpoint.s3 import open_s3  # noqa: PLC0415 - as above
 

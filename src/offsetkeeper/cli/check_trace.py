@@ -12,10 +12,9 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.core.model import Entry
-from offsetkeeper.core.store import Store
+from offsetkeeper.core.store import EVERY_ENTRY, Store
 from offsetkeeper.operate.traces import RULES, Finding, Place, Report, check_traces
 
-_ALL = 1_000_000  # entries, more than any store keeps
 Files = Annotated[list[Path], typer.Argument(help="Traces: the files that OFFSETKEEPER_TRACE has made.")]
 History = Annotated[
     str, typer.Option("--store", help="URL of the store: the group's history there is compared with the traces.")
@@ -41,7 +40,7 @@ def check_trace(files: Files, *, store: History = "", as_json: options.AsJson = 
 
 
 def _history(store: Store | None, place: Place) -> Sequence[Entry]:
-    return store.history(place.group, _ALL) if store is not None and store.address == place.store else ()
+    return store.history(place.group, EVERY_ENTRY) if store is not None and store.address == place.store else ()
 
 
 def _say(report: Report) -> None:

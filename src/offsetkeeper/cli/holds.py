@@ -13,11 +13,11 @@ from offsetkeeper.core.batch import DEAD_LETTERS
 from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import TopicPartition
+from offsetkeeper.core.store import EVERY_ENTRY
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.holds import Kind, compare, compare_with, ends_for_reset, held_in, spreads
 from offsetkeeper.sinks.held import Held
 
-_ALL = 1_000_000  # entries, more than any store keeps
 _SHOWN = 20
 
 
@@ -54,11 +54,11 @@ def holds(
     given = dict(options.pair("--option", each) for each in option or [])
     if export and not (chosen.store and group):
         raise SettingsError("--export needs the group's ledger: give --group and --store")
-    held = held_in(place, catalog, given)
     known: dict[str, tuple[Snapshot, Sequence[Entry]]] = {}
     if chosen.store:  # the ledger, then the output, then the ledger: a run may go on meanwhile
-        known = {name: _ledger(chosen, name) for name in {group} - {""} or {each.group for each in held.batches}}
-        held = held_in(place, catalog, given)
+        groups = {group} if group else {each.group for each in held_in(place, catalog, given).batches}
+        known = {name: _ledger(chosen, name) for name in groups}
+    held = held_in(place, catalog, given)
     some = [each for each in held.batches if group in {"", each.group} and output in {"", each.output}]
     owners = sorted({(each.group, each.output) for each in some}) or [(name, output) for name in known]
     parts = []
@@ -99,7 +99,7 @@ def _export(parts: Sequence[_Part]) -> None:
 
 def _ledger(chosen: options.Settings, group: str) -> tuple[Snapshot, Sequence[Entry]]:
     with options.open_group(chosen, group) as ledger:
-        return ledger.snapshot, ledger.history(_ALL)
+        return ledger.snapshot, ledger.history(EVERY_ENTRY)
 
 
 class _Part:

@@ -19,7 +19,7 @@ from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Guarantee, Snapshot, check_group
 from offsetkeeper.core.offsets import Positions, TopicPartition, topics_of
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.core.store import Store
+from offsetkeeper.core.store import EVERY_ENTRY, Store
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import BrokerError, CorruptStore, Refused, SettingsError, listed
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets, unreadable_ranges
@@ -35,9 +35,8 @@ from offsetkeeper.operate.json_view import (
 from offsetkeeper.operate.lag import Lag, group_lag, total
 from offsetkeeper.operate.outlook import Outlook, outlook
 
-_ALL = 1_000_000  # entries, more than any store keeps
 _PENDING, _UNSETTLED = "is pending (begun, not committed)", "was dropped by a reset (unsettled)"
-Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Show this many entries, the newest first.")]
+Limit = Annotated[int, typer.Option(min=1, max=EVERY_ENTRY, help="Show this many entries, the newest first.")]
 
 
 def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> None:
@@ -231,7 +230,7 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
     Example: offsetkeeper verify orders
     """
     with options.open_ledger(options.settings(store), group, read_only=True) as ledger:
-        found, entries = ledger.load(), ledger.history(_ALL)
+        found, entries = ledger.load(), ledger.history(EVERY_ENTRY)
         if not entries:
             options.check_stored(ledger)
         entries = up_to(found, entries, ledger.load)

@@ -13,13 +13,13 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import complain, log_to_stderr
 from offsetkeeper.core.outside import read_text
-from offsetkeeper.errors import MissingExtra, SettingsError
+from offsetkeeper.core.store import needing_extra
+from offsetkeeper.errors import SettingsError
 from offsetkeeper.monitor.access import check_base, check_proxy, check_token, is_loopback
 from offsetkeeper.monitor.alerts import read_rules
 
 _TOKEN = "OFFSETKEEPER_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 _WEBHOOK = "OFFSETKEEPER_WEBHOOK"
-_EXTRA = "offsetkeeper[serve]"
 
 
 class Detail(StrEnum):
@@ -77,12 +77,8 @@ def serve(
 
     Example: offsetkeeper serve --store sqlite:///offsets.db --brokers localhost:9092
     """
-    try:
+    with needing_extra("serve needs the library", "serve"):
         from offsetkeeper.monitor import server  # noqa: PLC0415 - the libraries of an extra, and slow to load
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("offsetkeeper"):
-            raise
-        raise MissingExtra(f"serve needs the library {error.name!r}: pip install '{_EXTRA}'") from error
 
     log_to_stderr(logging.WARNING)
     chosen = options.settings(store, brokers, kafka)

@@ -196,7 +196,7 @@ class Batch:
         A pending batch keeps its id when a newer run finishes it. If rows and offsets are one transaction, a dropped
         batch leaves nothing behind, and the same run may give its id to the next batch.
         """
-        return f"{self.group}/{self.token}/{self.sequence}"
+        return batch_id(self.group, self.token, self.sequence)
 
     @property
     def size(self) -> int:
@@ -238,6 +238,11 @@ class Batch:
     def _repr_html_(self) -> str:
         columns = ("topic", "partition", "start", "end", "offsets")
         return html_table(f"batch {self.id}, {self.size} offsets", columns, [(*r, r.size) for r in self.ranges])
+
+
+def batch_id(group: str, token: str, sequence: int) -> str:
+    """Return the id of a batch; see `Batch.id`."""
+    return f"{group}/{token}/{sequence}"
 
 
 def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:

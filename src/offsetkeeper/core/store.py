@@ -122,12 +122,16 @@ def not_changed(address: str, change: Change, why: str) -> VersionConflict:
     return VersionConflict(f"{address}: group {change.after.group!r} was not changed: {why}")
 
 
+EVERY_ENTRY = 1_000_000
+"""More entries than any store keeps of a history."""
+
+
 @contextmanager
-def needing_extra(scheme: str, extra: str) -> Iterator[None]:
-    """Raise `MissingExtra` if the block loads a client library that is not installed.
+def needing_extra(needs: str, extra: str) -> Iterator[None]:
+    """Raise `MissingExtra` if the block loads a library that is not installed.
 
     Args:
-        scheme: scheme of the URL that needs the library.
+        needs: what needs it, in words that its name follows, as "redis:// needs the library".
         extra: the extra of offsetkeeper that installs it.
     """
     try:
@@ -135,6 +139,4 @@ def needing_extra(scheme: str, extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("offsetkeeper"):
             raise
-        raise MissingExtra(
-            f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{extra}]'"
-        ) from error
+        raise MissingExtra(f"{needs} {error.name!r}: pip install 'offsetkeeper[{extra}]'") from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.store import EVERY_ENTRY
 from offsetkeeper.demo import orders, poison
 from offsetkeeper.demo.display import Display
 from offsetkeeper.demo.driver import FENCED, Settings
@@ -24,8 +25,6 @@ from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.java import spark_home
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
-
-_ALL = 1_000_000  # entries of a history
 
 StoreName = Literal["sqlite", "postgresql"]
 
@@ -163,7 +162,7 @@ class Demo:
             ledger = Ledger(store, "demo")
             reached = {tp: position.offset for tp, position in ledger.load().positions.items()}
             held, now = self._output.held and self._output.held(settings.place), ledger.snapshot
-            misfits = held and compare_with(now, now, ledger.history(_ALL), held)
+            misfits = held and compare_with(now, now, ledger.history(EVERY_ENTRY), held)
         poisoned = [letter for letters in bad.values() for letter in letters]
         letters = read_letters(settings.store) if self._poison else []
         ends = orders.ends([*produced, *poisoned])

@@ -14,8 +14,8 @@ from types import FrameType
 
 import uvicorn
 
-from offsetkeeper.core.store import Store
-from offsetkeeper.errors import MissingExtra, SettingsError
+from offsetkeeper.core.store import Store, needing_extra
+from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Notice, Rule
 from offsetkeeper.monitor.app import Site
@@ -29,7 +29,6 @@ from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.webhook import Webhook
 
 _GRACE_S = 3
-_EXTRA = "offsetkeeper[serve,otlp]"
 _AT_ONCE = 16  # connections that are let in before others have their turn
 _WAITING = 1024  # connections that wait to be let in; the network lets a client ask again after a second, or three
 _FILES = 2048  # those of all connections, of the store and of Kafka; macOS gives 256
@@ -117,12 +116,8 @@ def _sending(poller: Poller, settings: Serving) -> Iterator[None]:
     if not settings.otlp:
         yield
         return
-    try:
+    with needing_extra("--otlp needs the library", "serve,otlp"):
         from offsetkeeper.monitor.otlp import Otlp  # noqa: PLC0415 - the libraries of an extra
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("offsetkeeper"):
-            raise
-        raise MissingExtra(f"--otlp needs the library {error.name!r}: pip install '{_EXTRA}'") from error
     otlp = Otlp(lambda: poller.view, settings.metrics)
     otlp.start()
     try:

@@ -11,11 +11,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from offsetkeeper.core.batch import QUARANTINED
+from offsetkeeper.core.batch import QUARANTINED, batch_id
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
+from offsetkeeper.core.store import needing_extra
 from offsetkeeper.core.urls import is_url, split_url
-from offsetkeeper.errors import MissingExtra, Refused, listed
+from offsetkeeper.errors import Refused, listed
 from offsetkeeper.sinks.files.folder import HIDDEN, held_batches
 from offsetkeeper.sinks.files.local import LocalTree
 from offsetkeeper.sinks.held import Held, HeldBatch
@@ -109,12 +110,8 @@ def _delta(address: str, options: Mapping[str, str]) -> Held:
 
 
 def _reader(name: str, extra: str) -> Any:
-    try:
+    with needing_extra("this table needs", extra):
         return import_module(f"offsetkeeper.sinks.{name}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("offsetkeeper"):
-            raise
-        raise MissingExtra(f"this table needs {error.name!r}: pip install 'offsetkeeper[{extra}]'") from error
 
 
 def spreads(held: Iterable[HeldBatch]) -> dict[TopicPartition, Spread]:
@@ -151,9 +148,8 @@ def compare_with(before: Snapshot, after: Snapshot, history: Sequence[Entry], he
         history: its entries before, the newest first.
         held: the batches of the group in one output. One that the ledger has begun and not committed may be there.
     """
-    committed = [entry for entry in history if entry.event == "commit"]
-    letters = [r for entry in committed if entry.reason.startswith(QUARANTINED) for r in entry.ranges]
-    lacks = [*_uncommitted(before, committed, held.batches)]
+    committed, letters = _committed(history)
+    lacks = [*_lacking(before, committed, held.batches)]
     for tp, end in ends(held.batches, letters).items():
         at = before.positions.get(tp)
         if at is not None and end < at.offset:
@@ -191,8 +187,7 @@ def ends_for_reset(ledger: Snapshot, history: Sequence[Entry], held: Held) -> di
     Raises:
         Refused: the output does not tell the end of a partition that the group has read.
     """
-    committed = [entry for entry in history if entry.event == "commit"]
-    letters = [r for entry in committed if entry.reason.startswith(QUARANTINED) for r in entry.ranges]
+    committed, letters = _committed(history)
     found = ends(held.batches, letters)
     silent = ledger.positions.keys() - found.keys()
     known = held.whole and bool(history) and history[-1].version == 1
@@ -205,12 +200,18 @@ def ends_for_reset(ledger: Snapshot, history: Sequence[Entry], held: Held) -> di
     return dict(sorted({**found, **{tp: first[tp] for tp in silent if tp in first}}.items()))
 
 
-def _uncommitted(ledger: Snapshot, committed: Sequence[Entry], batches: Sequence[HeldBatch]) -> Iterator[Finding]:
+def _committed(history: Iterable[Entry]) -> tuple[list[Entry], list[OffsetRange]]:
+    """Return the commits of a history, and of them the ranges that went into the dead letters."""
+    found = [entry for entry in history if entry.event == "commit"]
+    return found, [r for entry in found if entry.reason.startswith(QUARANTINED) for r in entry.ranges]
+
+
+def _lacking(ledger: Snapshot, committed: Sequence[Entry], batches: Sequence[HeldBatch]) -> Iterator[Finding]:
     """Yield the ranges of batches that the history has and the output has not, of those after its first batch."""
     there = {batch.batch for batch in batches}
     first = min((int(batch.batch.rpartition("/")[2]) for batch in batches), default=0)
     for entry in committed:
-        of = f"{ledger.group}/{entry.token}/{entry.sequence}"
+        of = batch_id(ledger.group, entry.token, entry.sequence)
         if entry.sequence > first and of not in there and not entry.reason.startswith(QUARANTINED):
             yield from (Finding(Kind.LACKS, r.topic_partition, r.start, r.end) for r in entry.ranges if r.size)
 

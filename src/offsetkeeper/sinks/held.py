@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
+from offsetkeeper.core.batch import batch_id
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.offsets import OffsetRange, check_offset, check_partition
 from offsetkeeper.errors import SettingsError
@@ -78,11 +79,6 @@ class Held(NamedTuple):
         return not self.lacks and all(each.ranges is not None for each in self.batches)
 
 
-def batch_id(key: MarkKey, mark: OutputMark) -> str:
-    """Return the id of a mark's batch."""
-    return f"{key.group}/{mark.token}/{mark.sequence}"
-
-
 def told(key: MarkKey, mark: OutputMark, offsets: str | None) -> dict[str, str]:
     """Return what an output tells of a batch.
 
@@ -91,7 +87,7 @@ def told(key: MarkKey, mark: OutputMark, offsets: str | None) -> dict[str, str]:
         mark: the batch's mark.
         offsets: the lines of its ranges; None if the batch is dropped.
     """
-    about = {_GROUP: key.group, _BATCH: batch_id(key, mark)}
+    about = {_GROUP: key.group, _BATCH: batch_id(key.group, mark.token, mark.sequence)}
     if key.output:
         about[_OUTPUT] = key.output
     return about | ({_DROPPED: "true"} if offsets is None else {_OFFSETS: offsets})

@@ -184,7 +184,7 @@ def _open(url: str) -> Callable[..., Rows]:
         raise UnknownScheme(
             f"no sink for {scheme_of(url) or 'that URL'}: the URL of a table starts with one of {known}"
         )
-    with needing_extra(scheme, entry.extra or "spark"):
+    with needing_extra(f"{scheme}:// needs the library", entry.extra or "spark"):
         module = importlib.import_module(f"offsetkeeper.sinks.{entry.module}")
     rows: Callable[..., Rows] = getattr(module, entry.name)
     return rows

@@ -61,6 +61,6 @@ def open_store(url: str) -> Store:
         named = scheme_of(url) or "not shown"  # a text without a scheme may be a password
         hint = "; leave out 'jdbc:'" if scheme == "jdbc" else ""
         raise UnknownScheme(f"unknown store URL ({named}); supported schemes: {known}{hint}")
-    with needing_extra(scheme, entry.extra):
+    with needing_extra(f"{scheme}:// needs the library", entry.extra):
         module = importlib.import_module(f"offsetkeeper.{entry.module}")
     return cast("Store", getattr(module, entry.name)(url))

@@ -38,7 +38,7 @@ def server_facts(url: str) -> ServerFacts:
     if scheme not in _KINDS:
         known = ", ".join(f"{name}://" for name in _KINDS)
         raise SettingsError(f"--output: give the URL of a database ({known}), or the name of a topic on the brokers")
-    with needing_extra(scheme, "mysql" if scheme == "mariadb" else scheme):
+    with needing_extra(f"{scheme}:// needs the library", "mysql" if scheme == "mariadb" else scheme):
         address, ask = _KINDS[scheme](url)
     try:
         settings, hidden = shown(ask())

@@ -91,7 +91,7 @@ class Cassandra:
         return Lander(table.stage, table.seen, table.land, late=True, writes_to=self._target.table)
 
     def _table(self) -> CassandraTable:
-        with needing_extra("cassandra", "cassandra,spark"):
+        with needing_extra("cassandra:// needs the library", "cassandra,spark"):
             import_module("cassandra.cluster")
             module = import_module("offsetkeeper.sinks.cassandra.landing")
         session = module.Session(self._place)

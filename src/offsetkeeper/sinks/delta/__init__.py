@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.store import Store
+from offsetkeeper.core.store import Store, needing_extra
 from offsetkeeper.core.urls import is_url, split_url, without_credentials
-from offsetkeeper.errors import MissingExtra, SettingsError
+from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.sink import Lander
 from offsetkeeper.sinks.table import Mode, parse_target
 
@@ -92,12 +92,8 @@ class DeltaTable:
         return Lander(table.stage, table.seen, table.land, table.lost)
 
     def _table(self) -> DeltaTarget:
-        try:
+        with needing_extra("DeltaTable needs", "delta,spark"):
             module = import_module("offsetkeeper.sinks.delta.landing")
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("offsetkeeper"):
-                raise
-            raise MissingExtra(f"DeltaTable needs {error.name!r}: pip install 'offsetkeeper[delta,spark]'") from error
         table: DeltaTarget = module.DeltaTarget(self._address, self._options, self._target)
         return table
 

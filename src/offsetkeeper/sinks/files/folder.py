@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import Batch, batch_id
 from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.outside import load_json
@@ -310,28 +310,24 @@ def held_batches(tree: Tree) -> held.Held:
     begins = Link.parse(first, f"{tree.address}/{_OWNER}/{HIDDEN}").next
     found, lacks = [], []
     for number in numbers:
-        link = _link(tree, number)
+        name = _name(number)
+        content = tree.read(f"{name}/{HIDDEN}")
+        if content is None:
+            raise MarkError(f"{tree.address}/{name}/{HIDDEN} was deleted")
+        link = Link.parse(content, f"{tree.address}/{name}/{HIDDEN}")
         if number != begins:
             lacks.append(f"{_name(begins)} was deleted")
         begins = link.next
         if link.mark is not None and link.mark.sequence == number:  # else the number was only passed
-            found.append(_told(tree, number, link, link.mark))
+            told = held.HeldBatch.of(name, load_json(content))
+            found.append(told or _untold(name, link.key, link.mark))
     return held.Held(tuple(found), ", ".join(lacks))
 
 
-def _link(tree: Tree, number: int) -> Link:
-    where = f"{_name(number)}/{HIDDEN}"
-    content = tree.read(where)
-    if content is None:
-        raise MarkError(f"{tree.address}/{where} was deleted")
-    return Link.parse(content, f"{tree.address}/{where}")
-
-
-def _told(tree: Tree, number: int, link: Link, mark: OutputMark) -> held.HeldBatch:
-    """Return the batch of a link; without its offsets if an older release wrote it."""
-    told = held.HeldBatch.of(_name(number), load_json(tree.read(f"{_name(number)}/{HIDDEN}") or b"{}"))
-    batch = held.batch_id(link.key, mark)
-    return told or held.HeldBatch(_name(number), *link.key, batch, () if mark.void else None, mark.void)
+def _untold(name: str, key: MarkKey, mark: OutputMark) -> held.HeldBatch:
+    """Return the batch of a link that an older release wrote: without its offsets."""
+    batch = batch_id(key.group, mark.token, mark.sequence)
+    return held.HeldBatch(name, *key, batch, () if mark.void else None, mark.void)
 
 
 def _numbers(names: Iterable[str]) -> list[int]:

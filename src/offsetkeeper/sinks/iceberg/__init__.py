@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.store import Store
+from offsetkeeper.core.store import Store, needing_extra
 from offsetkeeper.core.urls import is_url, shown_location
-from offsetkeeper.errors import MissingExtra, SettingsError
+from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.sink import Lander
 from offsetkeeper.sinks.table import Mode, parse_target
 
@@ -100,13 +100,7 @@ class IcebergTable:
         return Lander(table.stage, table.seen, table.land, table.lost)
 
     def _table(self) -> IcebergTarget:
-        try:
+        with needing_extra("IcebergTable needs", "iceberg,spark"):
             module = import_module("offsetkeeper.sinks.iceberg.landing")
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("offsetkeeper"):
-                raise
-            raise MissingExtra(
-                f"IcebergTable needs {error.name!r}: pip install 'offsetkeeper[iceberg,spark]'"
-            ) from error
         table: IcebergTarget = module.IcebergTarget(self._catalog, self._properties, self._target)
         return table
