@@ -110,6 +110,21 @@ def test_of_several_ages_the_known_ones_count_although_one_is_not_known() -> Non
     assert "record is not known; --max-age" in younger[0]
 
 
+def test_records_in_a_partition_without_a_commit_are_within_no_limit() -> None:
+    """A partition that was added, or a topic that the pattern finds since: no run has begun to read it."""
+    stored, bounds = {A: Position(20)}, {A: Bounds(0, 20), B: Bounds(4, 10)}
+    found = total(measure(stored, bounds, NOW), {})
+    assert (found.records, found.seconds, found.without_commit) == (0, 0.0, 6)
+    assert [*Limits(max_records=5, max_age_s=300).problems("shop", Status.OK, found)] == [
+        "shop is 6 records behind, 6 of them in partitions without a commit; --max-lag allows 5",
+        "shop: the age of the oldest unread record is not known, as partitions without a commit have records; "
+        "--max-age allows 5 min",
+    ]
+    assert [*Limits(max_records=6).problems("shop", Status.OK, found)] == []
+    empty = total(measure(stored, bounds | {B: Bounds(4, 4)}, NOW), {})
+    assert [*Limits(max_records=0, max_age_s=0).problems("shop", Status.OK, empty)] == []
+
+
 def test_an_overdue_record_has_used_all_of_its_time() -> None:
     """Kafka deletes whole segments, so records outlive their retention."""
     found = lag(5, Bounds(0, 20), next_ms=NOW - 5000, retention_ms=1000)

@@ -139,6 +139,7 @@ def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
         "catch_up_s": 0.0,
         "held_back": 0,
         "held_back_s": None,
+        "without_commit": 0,
     }
 
 

@@ -56,19 +56,27 @@ class Limits:
         """Yield a sentence for each limit that a group exceeds. An unknown value exceeds any limit that is set."""
         if status in self.fail_on:
             yield f"{name} is {status}"
-        if self.max_records is not None and (of.waiting is None or of.waiting + of.held_back > self.max_records):
-            held = f", {of.held_back} of them held back by open transactions" if of.held_back else ""
-            found = "an unknown number of" if of.waiting is None else f"{of.waiting + of.held_back}"
-            yield f"{name} is {found} records behind{held}; --max-lag allows {self.max_records}"
+        if self.max_records is not None:
+            yield from self._too_many(name, of, self.max_records)
         if self.max_age_s is not None:
             yield from self._too_old(name, of, self.max_age_s)
 
+    def _too_many(self, name: str, of: Total, most: int) -> Iterator[str]:
+        """Yield a sentence if too many records are unread. Held back ones count, and those no run has begun to read."""
+        found = None if of.waiting is None else of.waiting + of.held_back + of.without_commit
+        if found is None or found > most:
+            held = f", {of.held_back} of them held back by open transactions" if of.held_back else ""
+            new = f", {of.without_commit} of them in partitions without a commit" if of.without_commit else ""
+            number = "an unknown number of" if found is None else found
+            yield f"{name} is {number} records behind{held}{new}; --max-lag allows {most}"
+
     def _too_old(self, name: str, of: Total, most_s: float) -> Iterator[str]:
         """Yield a sentence if the oldest record is too old. Unread and held back records both count."""
-        unknown = of.undated or of.beyond or of.waiting is None
+        unknown = of.undated or of.beyond or of.waiting is None or of.without_commit
         oldest_s = max(of.seconds or 0.0, of.held_back_s or 0.0)
         if unknown or oldest_s > most_s:
-            why = ", as times are in the future" if of.ahead else ""
+            new = ", as partitions without a commit have records" if of.without_commit else ""
+            why = ", as times are in the future" if of.ahead else new
             found = seconds(oldest_s) if oldest_s > most_s else f"not known{why}"
             yield f"{name}: the age of the oldest unread record is {found}; --max-age allows {seconds(most_s)}"
 

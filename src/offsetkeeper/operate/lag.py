@@ -95,6 +95,11 @@ class Lag:
         return max(0.0, self.seconds / self.retention_used - self.seconds)
 
     @property
+    def without_commit(self) -> int:
+        """Offsets that Kafka holds of a partition without a commit: no run has begun to read it."""
+        return self.end - self.beginning if self.position is None and self.end and self.beginning is not None else 0
+
+    @property
     def undated(self) -> bool:
         """Whether there are unread or held back records whose age is unknown."""
         return bool((self.records and self.seconds is None) or (self.held_back and self.held_back_s is None))
@@ -198,6 +203,7 @@ class Total:
         speed: sums of the known speeds.
         held_back: sum over the partitions.
         held_back_s: age of the first record of the oldest open transaction; None if unknown.
+        without_commit: offsets that Kafka holds of partitions without a commit; `records` leaves them out.
     """
 
     partitions: int
@@ -215,6 +221,7 @@ class Total:
     speed: Speed
     held_back: int
     held_back_s: float | None
+    without_commit: int
 
     @property
     def waiting(self) -> int | None:
@@ -380,6 +387,7 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
         Speed(_known_sum(each.processed for each in fast), _known_sum(each.produced for each in fast)),
         sum(lag.held_back for lag in every),
         max((lag.held_back_s for lag in every if lag.held_back_s is not None), default=None),
+        sum(lag.without_commit for lag in every),
     )
 
 
