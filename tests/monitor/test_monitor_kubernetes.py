@@ -36,6 +36,7 @@ def manifests(name: str) -> dict[str, Any]:
 
 
 SERVE = manifests("serve.yaml")
+PARTS = SERVE | manifests("cron-job.yaml")
 POD = SERVE["Deployment"]["spec"]["template"]["spec"]
 [SERVER] = POD["containers"]
 
@@ -54,10 +55,10 @@ def mounted(folder: Path, files: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("release", ["1.28", "1.34"])
-@pytest.mark.parametrize("kind", SERVE)
+@pytest.mark.parametrize("kind", PARTS)
 def test_the_manifest_fits_the_schema_of_kubernetes(kind: str, release: str) -> None:
-    kubernetes_validate.validate(SERVE[kind], release, strict=True)
-    wrong = {**SERVE[kind], "spec": {**SERVE[kind]["spec"], "replica": 1}}
+    kubernetes_validate.validate(PARTS[kind], release, strict=True)
+    wrong = {**PARTS[kind], "spec": {**PARTS[kind]["spec"], "replica": 1}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, release, strict=True)
 
@@ -146,6 +147,18 @@ def test_the_run_of_the_operator_mounts_its_secret_and_has_time_to_end() -> None
     assert "password" not in str(spec).lower()
     for part in ("driver", "executor"):
         assert spec[part]["securityContext"]["runAsNonRoot"]
+
+
+def test_no_two_runs_of_the_cron_job_meet_and_a_fenced_one_is_not_started_again() -> None:
+    """The code of a fenced run is that of the program on the same page."""
+    spec = PARTS["CronJob"]["spec"]
+    assert spec["concurrencyPolicy"] == "Forbid"
+    [rule] = spec["jobTemplate"]["spec"]["podFailurePolicy"]["rules"]
+    [code] = rule["onExitCodes"]["values"]
+    assert f"return {code}  # another copy has the group" in (FOLDER.parent / "scheduled.md").read_text("utf-8")
+    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+    assert (pod["restartPolicy"], pod["containers"][0]["command"][0]) == ("Never", "python3")
+    assert pod["terminationGracePeriodSeconds"] >= 300
 
 
 def test_the_rules_for_prometheus_are_rules() -> None:

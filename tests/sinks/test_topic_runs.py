@@ -11,8 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from engines.lab import LIMIT_S, Lab
 from engines.lost_shuffle import lose_shuffled
+from engines.marked import Died
 from offsetkeeper import Progress
+from offsetkeeper.core import environment
 from offsetkeeper.errors import ComputedAgain, GuaranteeRefused, MarkBehind, SettingsError
+from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.sinks import Topic
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -112,6 +115,37 @@ def test_a_mark_that_expired_with_a_batch_pending_is_refused(lab: Lab, topic: Ne
     with pytest.raises(MarkBehind, match="its mark was deleted"):
         run(lab, source, target)
     assert values(lab.kafka.bootstrap, target) == ["a"]
+
+
+def test_a_first_batch_whose_mark_expired_is_refused_until_an_operator_says_it_is_not_there(
+    lab: Lab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger knows no mark of it either. A start soon after finishes the batch: then nothing has expired."""
+    source, target = topic(), topic()
+    lab.produce(source, "a")
+
+    def lands_and_dies(sink: Topic, *given: Any) -> None:
+        landed(sink, *given)
+        raise Died
+
+    landed = Topic._land
+    with monkeypatch.context() as patched:
+        patched.setattr(Topic, "_land", lands_and_dies)
+        with pytest.raises(Died):
+            run(lab, source, target)
+    forget(lab)
+    now_ms = environment.now_ms
+    with monkeypatch.context() as patched:
+        patched.setattr(environment, "now_ms", lambda: now_ms() + 8 * 86_400_000)
+        with pytest.raises(
+            MarkBehind, match="its first batch is under way: the batch was begun 8 d ago, and the output"
+        ):
+            run(lab, source, target)
+        assert values(lab.kafka.bootstrap, target) == ["a"]
+        with lab.ledger() as ledger:
+            apply_adoption(ledger, plan_adoption(ledger.snapshot, "", 0), "")
+        run(lab, source, target)
+    assert values(lab.kafka.bootstrap, target) == ["a", "a"]  # as the operator said
 
 
 def test_a_batch_that_failed_while_it_landed_lands_with_the_next_run(lab: Lab, topic: NewTopic) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch, Program
+from offsetkeeper.core.duration import duration
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import Landing, check_left, check_marks
-from offsetkeeper.core.model import Landed, Snapshot
+from offsetkeeper.core.mark import Landing, OutputMark, check_left, check_marks
+from offsetkeeper.core.model import Entry, Landed, Snapshot
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.traced import tell_outputs, traced
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
 from offsetkeeper.sinks.sink import MarkKey, Seen
+
+_ENTRIES = 1000  # of the history, for the time when a batch was begun
 
 
 class Voided(NamedTuple):
@@ -107,7 +111,7 @@ class RunOutputs:
         seen, seen_anew = self._seen(once), self._seen(renamed)
         marks = {name: found.mark for name, found in seen.items()}
         new_marks = {name: found.mark for name, found in seen_anew.items()}
-        expiring = {name for name, each in once.items() if each.lander.expires}
+        expiring = {name for name, each in once.items() if each.lander.kept_s is not None}
         for name, found in {**seen, **seen_anew}.items():
             self._found.setdefault(name, found.target)
         every = (*beside.values(), *marks.values(), *new_marks.values())
@@ -116,7 +120,8 @@ class RunOutputs:
         reached = self.ledger.later().sequence if newest > snapshot.sequence else snapshot.sequence
         for name, mark in beside.items():
             check_left(group, name, mark, reached)
-        check_marks(snapshot, marks, expiring, _lost(snapshot, once, seen), reached)
+        lost = {**_lost(snapshot, once, seen), **self._forgotten(snapshot, marks)}
+        check_marks(snapshot, marks, expiring, lost, reached)
         # The next batch is begun under the new names. A mark there that does not fit forbids to finish this one.
         pending = snapshot.pending and replace(snapshot.pending, written=tuple(renamed))
         later = replace(snapshot, pending=pending, unsettled=None)
@@ -127,6 +132,25 @@ class RunOutputs:
         return {
             **dict.fromkeys(self.ways.joiners, Landing.ABSENT),
             **{name: once[name].landing(mark, batch, exact=anew) for name, mark in marks.items()},
+        }
+
+    def _forgotten(self, snapshot: Snapshot, marks: Mapping[str, OutputMark | None]) -> dict[str, str]:
+        """Return of each output why its first batch may be there, though it has no mark: it has forgotten the mark.
+
+        The ledger notes the target when the batch is begun. An adopted mark takes the note out: then there is no batch.
+        """
+        batch, once = snapshot.pending or snapshot.unsettled, self.ways.once
+        first = {name for name in once if snapshot.landed_in(name).target and not snapshot.landed_in(name).sequence}
+        unknown = [name for name in first.difference(self.written) if marks[name] is None]
+        kept = {name: once[name].lander.kept_s for name in unknown}
+        asked = {name: self.asked.pace.patiently(SinkError, ask) for name, ask in kept.items() if ask is not None}
+        if batch is None or not asked:
+            return {}
+        age_s = (environment.now_ms() - begun_ms(self.ledger.history(_ENTRIES), batch)) / 1000
+        return {
+            name: f"the batch was begun {duration(age_s)} ago, and the output keeps a mark for {duration(kept_s)}"
+            for name, kept_s in asked.items()
+            if age_s >= kept_s
         }
 
     def landed_before(self, batch: Batch) -> dict[str, Landed]:
@@ -186,6 +210,17 @@ class RunOutputs:
         """Return the mark of outputs, and the identity of their targets."""
         group = self.ledger.group
         return {name: self.asked.pace.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
+
+
+def begun_ms(entries: Sequence[Entry], batch: Batch) -> int:
+    """Return when a batch was begun, in milliseconds since 1970; the oldest time that is known if none says it.
+
+    Args:
+        entries: the newest history, newest first.
+        batch: the batch.
+    """
+    begun = (each.at_ms for each in entries if each.event == "begin" and each.token == batch.token)
+    return next(begun, entries[-1].at_ms if entries else environment.now_ms())
 
 
 def _lost(ledger: Snapshot, once: Mapping[str, Once], seen: Mapping[str, Seen]) -> dict[str, str]:

@@ -58,7 +58,7 @@ def _way(prepared: Prepared, name: str) -> dict[str, Any]:
         return {"kind": "joiner"}
     way = prepared.writers[name]
     if isinstance(way, Once):
-        return {"kind": "lander", "writes_to": way.lander.writes_to, "expires": way.lander.expires}
+        return {"kind": "lander", "writes_to": way.lander.writes_to, "expires": way.lander.kept_s is not None}
     return {"kind": "writer"}
 
 

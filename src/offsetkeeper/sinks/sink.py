@@ -134,8 +134,8 @@ class Lander:
             its own mark.
         rehearse: writes what `stage` returned, and takes it back: for an output whose `stage` does not show yet whether
             every row can be written. None if it does, or if nothing can be taken back.
-        expires: whether the output forgets the mark of a group that writes nothing for a long time. Then the mark may
-            be missing if no batch is pending.
+        kept_s: returns for how many seconds the output keeps the mark of a group that writes nothing; then the mark may
+            be missing. It may raise SinkError. None if the output keeps marks for ever.
     """
 
     stage: Callable[[DataFrame, Batch], object]
@@ -143,7 +143,7 @@ class Lander:
     land: Callable[..., str | None]
     lost: Callable[[Landed, Seen], str] = lost_by_mark
     rehearse: Callable[[MarkKey, Any], object] | None = None
-    expires: bool = False
+    kept_s: Callable[[], float] | None = None
     late: bool = False
     writes_to: str = ""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from offsetkeeper import errors
@@ -66,6 +66,7 @@ _SHIPPED = (
     several,
 )
 log = logging.getLogger("offsetkeeper")
+T = TypeVar("T")
 _TEXT = ("string", "binary")
 _COLUMNS = {
     "key": _TEXT,
@@ -84,6 +85,8 @@ _OURS = {
 }
 _TIMEOUT = "transaction.timeout.ms"
 _MOST = "transaction.max.timeout.ms"
+_KEPT = "offsets.retention.minutes"
+_DAY_S = 86_400.0
 _UNCLEAN = "unclean.leader.election.enable"
 _MAY_LOSE = (
     "{!r}: topic {} has {}=true. A replica that lacks rows may become the leader. Then rows of batches that count as "
@@ -279,7 +282,7 @@ class Topic:
             self._land,
             self._lost,
             self._rehearse,
-            expires=True,
+            kept_s=self._kept_s,
             late=True,
             writes_to=self.writes_to,
         )
@@ -344,15 +347,24 @@ class Topic:
     def _target(self) -> str:
         """Return the id of the topic of all rows, else of the topic with the mark; empty from a broker without ids."""
         topic = self._name or self._mark_topic
+        [found] = self._ask(lambda cluster: cluster.describe({topic}, required=True)).values()
+        return found.topic_id or ""
+
+    def _kept_s(self) -> float:
+        """See `Lander`. The mark is an offset of a group; a day if the brokers do not say it, as before Kafka 2.0."""
+        told = self._ask(lambda cluster: cluster.settings("broker", cluster.nodes()))
+        kept = [float(each[_KEPT]) * 60 for each in told.values() if each.get(_KEPT)]
+        return min(kept, default=_DAY_S)
+
+    def _ask(self, question: Callable[[KafkaCluster], T]) -> T:
         try:
             if self._cluster is None:
                 self._cluster = KafkaCluster(self._brokers, self._options, timeout_s=self._timeout_s)
-            [found] = self._cluster.describe({topic}, required=True).values()
+            return question(self._cluster)
         except NotAuthorized as error:
             raise Refused(str(error)) from error
         except BrokerError as error:
             raise SinkError(str(error)) from error
-        return found.topic_id or ""
 
     def _lost(self, landed: Landed, seen: Seen) -> str:
         """See `Lander`. The mark is in a group, which outlives the topic; and it expires."""
