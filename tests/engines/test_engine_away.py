@@ -19,6 +19,7 @@ from engines.misfits import LETTERS
 from offsetkeeper import Batch, Policies
 from offsetkeeper.errors import OffsetkeeperError, Refused
 from offsetkeeper.sinks import Table, Topic
+from offsetkeeper.sinks.postgresql import staging
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.proxy import TcpProxy
@@ -149,6 +150,36 @@ def test_a_database_that_is_read_only_for_a_while_gets_each_row_once(
     with psycopg.connect(database) as connection:
         assert sorted(connection.execute("select value from orders").fetchall()) == [("a",), ("b",), ("c",)]
     assert letters.execute("select count(*) from letters").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["with a mark", "in the transaction"])
+def test_a_table_that_somebody_has_locked_for_a_while_gets_each_row_once(
+    lab: Lab,
+    topic: NewTopic,
+    database: str,
+    letters: sqlite3.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    joined: bool,
+) -> None:
+    """As by a session that was left idle in its transaction: no wait is endless, and each is told."""
+    monkeypatch.setattr(staging, "LOCK_WAIT_MS", 100)
+    lab = Lab(lab.spark, lab.kafka, database) if joined else lab
+    source = topic(1)
+    lab.produce(source, "a", "b", "c")
+    with psycopg.connect(database) as admin:
+        admin.execute(TABLE)
+        admin.commit()
+
+        def lock() -> None:
+            admin.execute("lock table orders in share mode")
+
+        assert run(lab, source, database, letters, {1: lock, TRIES: admin.rollback}) == TRIES
+        assert sorted(admin.execute("select value from orders").fetchall()) == [("a",), ("b",), ("c",)]
+    assert letters.execute("select count(*) from letters").fetchall() == [(0,)]
+    with lab.ledger() as ledger:
+        told = [entry.reason for entry in ledger.history() if entry.event == "wait"]
+    assert joined or "lock timeout" in " ".join(told)  # in the transaction nothing is begun that could be noted
 
 
 def test_a_broker_that_cannot_be_reached_for_a_while_gets_each_row_once(

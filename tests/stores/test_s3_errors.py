@@ -6,6 +6,7 @@ import json
 import secrets
 import threading
 import traceback
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ import pytest
 from botocore.client import BaseClient
 
 from offsetkeeper.checkpoint.folder import open_files
+from offsetkeeper.clients.s3 import Connection
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
@@ -115,6 +117,28 @@ def test_a_server_that_ignores_the_condition_is_refused_before_anything_is_writt
             server.shutdown()
             thread.join()
         assert {path.partition("?")[0] for path in server.paths} == {"/bucket/x/.create-if-absent"}  # type: ignore[attr-defined]
+
+
+def test_a_place_whose_objects_expire_is_refused_before_anything_is_written(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle group would be new one day. S3Proxy has no lifecycle rules: what S3 says of them is added."""
+    connect = Connection._connect
+    rule = 'expiry-date="Fri, 01 Jan 2027 00:00:00 GMT", rule-id="tidy"'
+
+    def expiring(connection: Connection) -> Any:
+        client = connect(connection)
+        client.meta.events.register(
+            "before-parse.s3.HeadObject",
+            lambda response_dict, **_: response_dict["headers"].update({"x-amz-expiration": rule}),
+        )
+        return client
+
+    monkeypatch.setattr(Connection, "_connect", expiring)
+    with closing(S3Store(url)) as store:
+        with pytest.raises(Refused, match=r'a lifecycle rule deletes objects here .*rule-id="tidy"'):
+            Ledger(store, "g", retry_timeout_s=1).acquire()
+        assert store.groups() == []
 
 
 def refusal(url: str, kind: type[OffsetkeeperError], caplog: pytest.LogCaptureFixture) -> str:

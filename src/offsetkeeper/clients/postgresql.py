@@ -113,7 +113,9 @@ def read_url(url: str) -> tuple[urls.ClientUrl, dict[str, Any]]:
             "password as %XX"
         ) from None
     _refuse_senders(found)
-    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **_verifying(found), **found}
+    primary = {"target_session_attrs": "read-write"} if "," in str(found.get("host", "")) else {}
+    ours = {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **_verifying(found), **primary}
+    return read, {**ours, **found}
 
 
 def _verifying(given: Mapping[str, object]) -> dict[str, str]:
@@ -233,11 +235,27 @@ class Connections(Pool[Connection]):
             raise kind(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):
+                self._refuse_standby(connection)
                 self._prepare(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _refuse_standby(self, connection: Connection) -> None:
+        """Check that the server is no standby: it may lag behind, and then an old ledger would pass for the newest.
+
+        Raises:
+            StoreUnavailable: it is one. It may be promoted, or the name may lead to the primary soon.
+        """
+        told = connection.info.parameter_status("in_hot_standby")  # from PostgreSQL 14 on, if no pooler is between
+        if told is None:
+            [(told,)] = connection.execute("SELECT CASE WHEN pg_is_in_recovery() THEN 'on' END").fetchall()
+        if told == "on":
+            raise StoreUnavailable(
+                f"{self._address}: the server is a standby, which may lag behind: connect to the primary. Of "
+                "several hosts in one URL the primary is taken"
+            )
 
     def _failure(
         self, connection: Connection, error: psycopg.Error, lost: Lost, refused: type[OffsetkeeperError]

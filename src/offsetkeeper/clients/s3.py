@@ -255,13 +255,13 @@ class Connection:
         return all(self.put_new(key, content, StoreUnavailable) for _ in range(2))
 
     def try_out(self, key: str) -> bool:
-        """Check once that the server refuses to overwrite an object: a server without conditional writes overwrites it.
+        """Check once that the server refuses to overwrite an object, and keeps it: some servers overwrite it.
 
         Returns:
             Whether it was tested now; then an object with that key is left.
 
         Raises:
-            Refused: the server overwrites objects; nothing else was written.
+            Refused: the server overwrites objects, or deletes them after some time; nothing else was written.
         """
         if self._tried:
             return False
@@ -270,8 +270,18 @@ class Connection:
                 f"{self._address}: the server ignores If-None-Match, so two runs could overwrite each other; nothing "
                 "was written. Use S3 itself, or a server that has conditional writes"
             )
+        if rule := self._expires(key):
+            raise Refused(
+                f"{self._address}: a lifecycle rule deletes objects here ({rule}), and what it deletes would count as "
+                "never written; nothing was written. Exempt this prefix from the rule, or use another one"
+            )
         self._tried = True
         return True
+
+    def _expires(self, key: str) -> str:
+        """Return when an object expires and by which rule, as the server says it; empty if it never does."""
+        with self.lend() as client:
+            return str(client.head_object(Bucket=self.bucket, Key=key).get("Expiration", ""))
 
     def close(self) -> None:
         """Close the client; it is created again when needed."""

@@ -41,6 +41,9 @@ _CREATE = sql.SQL(
     "create unlogged table if not exists {staging} (attempt bigint not null, {columns}) "
     "with (autovacuum_enabled = false); commit"
 )
+# A session that was left idle in its transaction would hold a merge up for ever, and nobody would be told.
+LOCK_WAIT_MS = 30_000
+_WAIT = "select set_config('lock_timeout', coalesce(nullif(current_setting('lock_timeout'), '0'), %s), true)"
 _COPY = sql.SQL("copy {staging} from stdin (format binary)")
 _MERGE = sql.SQL("insert into {table} ({columns}) select {values} from {rows} {conflict}")
 _STAGED = sql.SQL("{staging} where {done}")
@@ -150,6 +153,7 @@ class Staging(NamedTuple):
             Refused: the table has got a partition that may lose or double its rows, or it leaves rows out.
         """
         try:
+            connection.execute(_WAIT, [str(LOCK_WAIT_MS)])
             if copied.attempts:
                 self._merge(connection, self._all_rows(connection, copied), sum(copied.attempts.values()))
             if copied.staged:
