@@ -195,6 +195,7 @@ class Racer:
 def test_the_topic_is_on_three_brokers_and_two_must_have_a_commit(cluster: KafkaServers) -> None:
     wait_until(lambda: cluster.in_sync(TOPIC) == ALL, "all have it", LIMIT)
     assert own_settings(cluster, TOPIC)["min.insync.replicas"] == "2"
+    assert own_settings(cluster, TOPIC)["unclean.leader.election.enable"] == "false"
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 _TOPIC = "offsetkeeper"
 _CONFIG = {
     "cleanup.policy": "compact",
+    "unclean.leader.election.enable": "false",  # whatever the brokers have
     "segment.bytes": "16777216",  # the first start of a group reads all records that are not compacted yet
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
