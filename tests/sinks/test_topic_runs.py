@@ -12,10 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from engines.lab import LIMIT_S, Lab
 from engines.lost_shuffle import lose_shuffled
 from engines.marked import Died
-from offsetkeeper import Progress
+from offsetkeeper import Progress, TopicPartition
 from offsetkeeper.core import environment
 from offsetkeeper.errors import ComputedAgain, GuaranteeRefused, MarkBehind, SettingsError
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
+from offsetkeeper.operate.reset import apply_reset, plan_reset
 from offsetkeeper.sinks import Topic
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -117,10 +119,11 @@ def test_a_mark_that_expired_with_a_batch_pending_is_refused(lab: Lab, topic: Ne
     assert values(lab.kafka.bootstrap, target) == ["a"]
 
 
-def test_a_first_batch_whose_mark_expired_is_refused_until_an_operator_says_it_is_not_there(
-    lab: Lab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_first_batch_whose_mark_expired_is_refused_until_an_operator_says_whether_it_is_there(
+    lab: Lab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
-    """The ledger knows no mark of it either. A start soon after finishes the batch: then nothing has expired."""
+    """By the way that the error names. A start soon after finishes the batch: then nothing has expired."""
     source, target = topic(), topic()
     lab.produce(source, "a")
 
@@ -135,17 +138,20 @@ def test_a_first_batch_whose_mark_expired_is_refused_until_an_operator_says_it_i
             run(lab, source, target)
     forget(lab)
     now_ms = environment.now_ms
-    with monkeypatch.context() as patched:
-        patched.setattr(environment, "now_ms", lambda: now_ms() + 8 * 86_400_000)
-        with pytest.raises(
-            MarkBehind, match="its first batch is under way: the batch was begun 8 d ago, and the output"
-        ):
-            run(lab, source, target)
-        assert values(lab.kafka.bootstrap, target) == ["a"]
-        with lab.ledger() as ledger:
-            apply_adoption(ledger, plan_adoption(ledger.snapshot, "", 0), "")
+    monkeypatch.setattr(environment, "now_ms", lambda: now_ms() + 8 * 86_400_000)
+    with pytest.raises(MarkBehind, match="the batch was begun 8 d ago, and the output keeps a mark for 7 d") as told:
         run(lab, source, target)
-    assert values(lab.kafka.bootstrap, target) == ["a", "a"]  # as the operator said
+    assert f"--from-file, with the lines {source},0,1" in str(told.value)
+    assert values(lab.kafka.bootstrap, target) == ["a"]
+    with lab.ledger() as ledger:
+        if is_there:
+            with KafkaCluster(lab.kafka.bootstrap) as cluster:
+                behind = {TopicPartition(source, 0): 1}
+                apply_reset(ledger, cluster, plan_reset(ledger.snapshot, ledger.store.address, cluster, behind), "")
+        apply_adoption(ledger, plan_adoption(ledger.snapshot, "", 0), "")
+    lab.produce(source, "b")
+    run(lab, source, target)
+    assert values(lab.kafka.bootstrap, target) == ["a", "b"] if is_there else ["a", "a", "b"]
 
 
 def test_a_batch_that_failed_while_it_landed_lands_with_the_next_run(lab: Lab, topic: NewTopic) -> None:

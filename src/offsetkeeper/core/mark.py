@@ -36,7 +36,7 @@ from typing import NamedTuple, Self
 
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Landed, Snapshot
-from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch
+from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch, listed
 
 _PARTS = 3
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -231,10 +231,23 @@ def _mismatched(ledger: Snapshot, known: int, output: str, mark: OutputMark | No
         why = "the store was restored from a backup, lost changes in a failover, or the ledger was created again"
         return MarkAhead(_told(ledger.group, output, mark, f"the ledger is at batch {known}", why))
     if lost:
-        return behind(ledger.group, output, mark, ledger.landed_in(output), lost)
+        found = behind(ledger.group, output, mark, ledger.landed_in(output), lost)
+        return found if mark is not None else MarkBehind(f"{found}{_unknown(ledger.pending, output)}")
     if ledger.pending is not None and landing(mark, ledger.pending) is Landing.OTHER:
         return MarkMismatch(_told(ledger.group, output, mark, *mismatch(ledger.pending)))
     return None
+
+
+def _unknown(pending: Batch | None, output: str) -> str:
+    """Return what to look for where no mark shows whether an output has the pending batch; else an empty text."""
+    if pending is None or output not in pending.lands_in or output in pending.written:
+        return ""
+    ends = listed((f"{r.topic},{r.partition},{r.end}" for r in pending.ranges), "; ")
+    return (
+        f". Nothing shows whether it has batch {pending.id} ({listed(pending.ranges, '; ')}). If it has these records, "
+        "or they come twice, first move the positions behind them: offsetkeeper reset "
+        f"{shlex.quote(pending.group)} --from-file, with the lines {ends}"
+    )
 
 
 def named(output: str) -> str:
