@@ -19,6 +19,8 @@ def ranges_since(group: str, since: datetime) -> list[OffsetRange]:
     with closing(open_store(f"sqlite:///{SHOP}")) as store:
         entries = Ledger(store, group).history(limit=1000)
     at_ms = since.timestamp() * 1000
+    if entries and entries[-1].version > 1 and entries[-1].at_ms > at_ms:
+        raise SystemExit("the history does not reach back so far: use offsetkeeper replay, which reads by time")
     return [each for entry in entries if entry.event == "commit" and entry.at_ms >= at_ms for each in entry.ranges]
 
 

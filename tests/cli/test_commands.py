@@ -196,6 +196,18 @@ def test_a_csv_goes_out_and_comes_back(desk: Desk) -> None:
     assert desk.offsets() == [0, 0]
 
 
+def test_an_export_while_a_batch_is_pending_says_that_it_would_be_written_again(desk: Desk) -> None:
+    """The mark of the batch is of this group: under another one no start would notice it."""
+    export = ("reset", "shop", "--all-topics", "--to-current", "--export")
+    assert desk.run(*export).stderr == ""
+    ledger = Ledger(open_store(desk.store), "shop", name="host:2")
+    ledger.acquire()
+    ledger.begin(batch := ledger.batch([OffsetRange(desk.topic, 0, 4, 6)]))
+    told = desk.run(*export)
+    assert f"batch {batch.id} was begun and not committed, and an output may have it" in told.stderr
+    assert told.stdout.splitlines()[0] == f"{desk.topic},0,4"
+
+
 def test_an_export_has_every_partition_also_those_that_do_not_move(desk: Desk) -> None:
     """What is exported before a reset is the way back from it; Kafka's tool exports what comes after."""
     before = desk.run("reset", "shop", "--all-topics", "--to-current", "--export", "--brokers", "127.0.0.1:1").stdout

@@ -39,6 +39,8 @@ def test_time_spans_are_told_in_two_units(seconds: float, text: str) -> None:
         ("90s", 90),
         ("2d", 172_800),
         ("PT36H", 129_600),
+        ("PT1.500S", 1.5),
+        ("1.25h", 4500),
     ],
 )
 def test_a_time_span_is_read_as_iso_8601_writes_it_and_short(text: str, seconds: float) -> None:
@@ -46,7 +48,24 @@ def test_a_time_span_is_read_as_iso_8601_writes_it_and_short(text: str, seconds:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "P", "PT", "P1M", "P1Y", "5", "m", "-PT1S", "1m5h", "PT1H30", "9" * 5000 + "s", "PT٣S"]
+    "text",
+    [
+        "",
+        "P",
+        "PT",
+        "P1M",
+        "P1Y",
+        "5",
+        "m",
+        "-PT1S",
+        "1m5h",
+        "PT1H30",
+        "9" * 5000 + "s",
+        "PT٣S",
+        "1,500s",
+        "1.500s",
+        "2h1,000s",
+    ],
 )
 def test_what_is_no_time_span_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="--max-age") as caught:

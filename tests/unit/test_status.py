@@ -72,6 +72,15 @@ def test_the_pause_between_two_runs_is_no_commit_interval() -> None:
     assert commit_interval_s([*first, Entry(6, "acquire", "id", NOW, "me"), *second]) == 20
 
 
+def test_records_in_a_partition_that_was_added_while_nobody_is_there_are_a_stopped_group() -> None:
+    """Retention would take them before anybody is told. A topic that the group never read does not count."""
+    added, other = TopicPartition("a", 1), TopicPartition("b", 0)
+    for tp, word in ((added, Status.STOPPED), (other, Status.OK)):
+        lags = measure(FREE.positions, {A: Bounds(0, 5), tp: Bounds(0, 3)}, NOW)
+        assert status(FREE, lags, commits(5, ago_s=60), NOW) is word
+        assert status(HELD, lags, commits(5, ago_s=60), NOW) is Status.OK
+
+
 def test_records_that_wait_with_nobody_there_are_a_stopped_group() -> None:
     assert status(FREE, behind(), commits(5), NOW) is Status.STOPPED
     assert status(FREE, CAUGHT_UP, commits(5), NOW) is Status.OK

@@ -19,7 +19,7 @@ from offsetkeeper.checkpoint.log_format import (
     kafka_offsets,
     lines_of,
 )
-from offsetkeeper.checkpoint.problems import BACKUP, UNKNOWN_FORMAT, Problem, error_of, way_back
+from offsetkeeper.checkpoint.problems import ANEW, BACKUP, SAME_NUMBER, UNKNOWN_FORMAT, Problem, error_of, way_back
 
 _UUID = re.compile("[0-9a-fA-F]{1,12}(-[0-9a-fA-F]{1,12}){4}")
 _HEAD = struct.Struct(">4sI")
@@ -62,14 +62,11 @@ def _offsets_remedy(found: Checkpoint, batch: int, last: int) -> str:
     if batch < last and last in found.commits:
         return f"Copy offsets/{last} to it and delete its .crc: Spark reads it, but does not use its content"
     if batch < last:
-        return (
-            f"{BACKUP}: it has the start of batch {last}. Else seed a new checkpoint from a store that has these "
-            "offsets"
-        )
+        return f"{BACKUP}: it has the start of batch {last}. Else {ANEW}"
     if batch not in found.commits:
         state = ", and the folder state, which that batch created" if found.state and not batch else ""
-        return f"Delete it and its .crc{state}: the batch is planned again, possibly with other ranges"
-    return f"{BACKUP}. Else seed a new checkpoint from a store that has the offsets{way_back(found, batch - 1)}"
+        return f"Delete it and its .crc{state}: the batch is planned again, possibly with other ranges. {SAME_NUMBER}"
+    return f"{BACKUP}. Else {ANEW}{way_back(found, batch - 1)}"
 
 
 def _torn_commits(found: Checkpoint) -> Iterator[Problem]:
@@ -111,10 +108,10 @@ def _order(found: Checkpoint) -> Iterator[Problem]:
     offsets, commits = found.offsets, found.commits
     last = offsets[-1] if offsets else -1
     for batch in (each for each in commits if each > last):
-        what, remedy = "no offsets are there", f"{BACKUP}: offsets/{batch}. Else seed a new checkpoint"
+        what, remedy = "no offsets are there", f"{BACKUP}: offsets/{batch}. Else {ANEW}"
         if offsets:
             what = f"it is newer than all offsets: batch {last} runs again at every start, and {batch} fails at its end"
-            remedy = f"{remedy}. If you delete it and its .crc, batches {last + 1} to {batch} run again"
+            remedy = f"{remedy}. If you delete it and its .crc, batches {last + 1} to {batch} run again. {SAME_NUMBER}"
         yield Problem(f"commits/{batch}", what, remedy)
     if last > 0 and last - 1 not in offsets:
         remedy = f"{BACKUP}{way_back(found, last - 1)}"

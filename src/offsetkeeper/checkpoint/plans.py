@@ -29,6 +29,11 @@ from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError
 _SOURCE = re.compile("[a-zA-Z0-9_]+")
 _SHOWN = 8
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+COUNTS_ANEW = (
+    "its batches count from 0, and Spark's own file sink drops those whose numbers are in its _spark_metadata: give it "
+    "a new folder"
+)
+"""What a new checkpoint means for the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +221,11 @@ def plan_seed(checkpoint: Checkpoint, offsets: Mapping[str, Mapping[TopicPartiti
             raise SettingsError(f"{source!r} is not a source: give its number in the plan, or its name")
         checked = {check_partition(tp): check_offset(offset) for tp, offset in given.items()}
         writes[f"sources/{source}/0"] = dump_initial_offsets(checked)
-    note = "partitions that are not named start at their beginning; only a query with Spark's Kafka source reads a seed"
-    return make_edit(checkpoint, "seed", writes, notes=[note])
+    notes = [
+        "partitions that are not named start at their beginning; only a query with Spark's Kafka source reads a seed",
+        f"if an output had rows of an older query: {COUNTS_ANEW}",
+    ]
+    return make_edit(checkpoint, "seed", writes, notes=notes)
 
 
 def plan_convert(checkpoint: Checkpoint, version: int, sources: Sequence[str] = ()) -> Edit:

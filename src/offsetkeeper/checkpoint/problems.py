@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.checkpoint.contents import Checkpoint
-from offsetkeeper.checkpoint.plans import plan_truncate
+from offsetkeeper.checkpoint.plans import COUNTS_ANEW, plan_truncate
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import CorruptStore, NotAllowed
 
 BACKUP = "Restore it from a backup"
+ANEW = f"seed a new checkpoint from a store that has the offsets ({COUNTS_ANEW})"
+SAME_NUMBER = (
+    "An output that remembers (query id, batch) drops what it has: give metadata another id before. Spark's own file "
+    "sink drops it in any case: give it a new folder"
+)
+"""What it means for the output if a batch that may have run is planned again under its number."""
 _WAYS = 100  # batches that are tried, as many as Spark keeps: each try walks through all of them
 UNKNOWN_FORMAT = "Use a release of offsetkeeper that knows this format; change nothing with this release"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from offsetkeeper.checkpoint.contents import Checkpoint
 from offsetkeeper.checkpoint.files import Files
 from offsetkeeper.checkpoint.log_format import OffsetLog, file_list, kafka_offsets
-from offsetkeeper.checkpoint.problems import BACKUP, Problem, error_of, way_back
+from offsetkeeper.checkpoint.problems import ANEW, BACKUP, SAME_NUMBER, Problem, error_of, way_back
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import CorruptStore
 
@@ -31,7 +31,7 @@ def _nothing_planned(found: Checkpoint, files: Files) -> Iterator[Problem]:
         yield Problem("state", "it exists, but no batch does: the query fails", f"{both}. Else begin a new checkpoint")
     elif "metadata" in found.logs and "offsets" not in files.names(""):
         what = "a query was started here, but the folder is gone: Spark starts again, where its sources began"
-        yield Problem("offsets", what, f"{both}. Else seed a new checkpoint from a store that has the offsets")
+        yield Problem("offsets", what, f"{both}. Else {ANEW}")
     elif "metadata" in found.logs:
         what = "a query was started here, but no batch is planned: Spark starts where its sources start"
         yield Problem("offsets", what, f"If batches have run, do not start it. {both}", harmless=True)
@@ -67,7 +67,7 @@ def _backwards(found: Checkpoint) -> Iterator[Problem]:
     if following.ends and (back := _before(following.ends, following.starts)):
         what = f"batch {following.batch} ends before it starts in {back}: Spark fails, or skips the partition"
         move = "" if found.stateful else ", or move the query"
-        yield Problem(f"offsets/{following.batch}", what, f"Delete it and its .crc{move}")
+        yield Problem(f"offsets/{following.batch}", what, f"Delete it and its .crc{move}. {SAME_NUMBER}")
 
 
 def _went_back(found: Checkpoint) -> Iterator[Problem]:

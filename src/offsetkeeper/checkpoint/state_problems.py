@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from offsetkeeper.checkpoint.contents import Checkpoint, StateStore
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.problems import BACKUP, Problem, way_back
+from offsetkeeper.checkpoint.problems import ANEW, BACKUP, Problem, way_back
 from offsetkeeper.checkpoint.state_ids import lost_ids
 
 _NUMBER = re.compile("[0-9]{1,9}")
 _IN_A_PARTITION = 2  # slashes before the name of a file
-_ELSE = "or seed a new checkpoint"
+_ELSE = f"or {ANEW}"
 
 
 def state_problems(found: Checkpoint, files: Files) -> Iterator[Problem]:

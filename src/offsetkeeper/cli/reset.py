@@ -139,7 +139,14 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> Scope:
 
 
 def _stored(ledger: Ledger, scope: Scope) -> dict[TopicPartition, int]:
-    stored = ledger.load().positions
+    snapshot = ledger.load()
+    stored, begun = snapshot.positions, snapshot.pending or snapshot.unsettled
+    if begun is not None:
+        complain(
+            f"group {shown(ledger.group)}: batch {shown(begun.id)} was begun and not committed, and an output may have "
+            "it: another group that starts at these positions writes it again. To move a group, start its job, stop it "
+            "by SIGTERM until offsetkeeper plan shows no such batch, and export again"
+        )
     kept = scope.select(stored, f"the positions of group {ledger.group!r}")
     if not kept:
         raise Refused(f"group {ledger.group!r} has no positions: there is nothing to export")

@@ -17,6 +17,7 @@ _ISO = re.compile(
 _SHORT = re.compile(
     f"(?:{_NUMBER}w)?(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?:in)?)?(?:{_NUMBER}s)?", re.IGNORECASE | re.ASCII
 )
+_THOUSANDS = re.compile(r"\d[.,]\d{3}(?!\d)")  # 1,500 may be meant for 1500 or for 1.5
 
 
 CLOCKS_APART_MS = 60_000
@@ -59,6 +60,10 @@ def read_duration(text: str, option: str) -> float:
         SettingsError: the text is not a time span.
     """
     match = _ISO.fullmatch(text) or _SHORT.fullmatch(text)
+    if _THOUSANDS.search(text) and not text.upper().startswith("P"):
+        raise SettingsError(
+            f"{option} {text:.40}: three digits after a comma or a point may be thousands: write 1500s or 1.5s"
+        )
     if match is None or not any(match.groups()):
         raise SettingsError(f"{option} {text:.40}: write a time span without years and months: PT5M, P1DT2H30M or 5m")
     numbers = (float((number or "0").replace(",", ".")) for number in match.groups())

@@ -73,6 +73,11 @@ _GROUP: tuple[tuple[str, str, Callable[[GroupSample], float | None]], ...] = (
     ("offsetkeeper_group_pending_offsets", "Offsets in the pending batch.", _pending),
     ("offsetkeeper_group_commit_timestamp_seconds", "Time of the newest commit.", _committed),
     ("offsetkeeper_group_lost_offsets", "Offsets that retention deleted unread.", _total("lost")),
+    (
+        "offsetkeeper_group_without_commit_offsets",
+        "Offsets in partitions that no run has begun to read.",
+        _total("without_commit"),
+    ),
     ("offsetkeeper_group_held_back_offsets", "Offsets behind open transactions.", _total("held_back")),
     (
         "offsetkeeper_group_held_back_seconds",

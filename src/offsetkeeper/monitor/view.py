@@ -134,7 +134,8 @@ class GroupSample:
         if self.total is None or self.lags_at_ms != at_ms:
             return Measured(None, None, None, None, self.error)
         of = self.total
-        return Measured(self.status, self.waiting, of.seconds, of.retention_used, self.error, bool(of.undated))
+        waiting = None if of.waiting is None else of.waiting + of.without_commit
+        return Measured(self.status, waiting, of.seconds, of.retention_used, self.error, bool(of.undated))
 
     @property
     def entries(self) -> Sequence[Entry]:

@@ -10,7 +10,8 @@ The rules are checked in this order; the first one that holds gives the status:
                   for records
     failing       records wait, and three runs in a row that could have read them ended without a commit; for a job that
                   a scheduler starts, one run is enough
-    stopped       records wait, and no run holds the group; a scheduled job between two runs is not stopped
+    stopped       records wait, also in a partition that no run has begun to read, and no run holds the group; a
+                  scheduled job between two runs is not stopped
     output away   a run holds the group and waits for an output; the newest entry of the history says since when and why
     stalled       records wait, a run holds the group, and it has been silent for three usual commit intervals
     held back     a transaction has been open for 15 minutes, and no record after it can be read
@@ -120,6 +121,8 @@ def status(
         points: earlier samples, oldest first; `thinned` ones are enough.
     """
     waiting = sum(lag.records or 0 for lag in lags)
+    topics = {tp.topic for tp in snapshot.positions}  # a start reads their new partitions too
+    new = any(lag.without_commit for lag in lags if lag.topic_partition.topic in topics)
     oldest_s = max((lag.seconds for lag in lags if lag.seconds is not None), default=0.0)
     interval_s, schedule_s = commit_interval_s(entries), run_interval_s(entries)
     held, missing_s = snapshot.owner is not None, _MISSING * (schedule_s or 0.0)
@@ -137,7 +140,7 @@ def status(
         and (bool(waiting) or not held)
         and not (failing or stalled),
         Status.FAILING: failing,
-        Status.STOPPED: bool(waiting) and not held and not between_runs and snapshot.version > 0,
+        Status.STOPPED: (waiting > 0 or new) and not held and not between_runs and snapshot.version > 0,
         Status.OUTPUT_AWAY: held and bool(entries) and entries[0].event == "wait",
         Status.STALLED: stalled,
         Status.HELD_BACK: any((lag.held_back_s or 0.0) > OPEN_S for lag in lags),

@@ -27,7 +27,10 @@ MEANINGS: Mapping[Status, str] = {
     Status.FAILING: (
         "records wait, and the newest three runs ended without a commit; of a scheduled job, the newest one"
     ),
-    Status.STOPPED: "records wait, and no run holds the group; a scheduled job is not stopped between two runs",
+    Status.STOPPED: (
+        "records wait, also in a partition that was added, and no run holds the group; a scheduled job is not stopped "
+        "between two runs"
+    ),
     Status.OUTPUT_AWAY: (
         "the run that holds the group waits for an output that cannot be reached or takes nothing now; the "
         "newest line of the history says since when"
