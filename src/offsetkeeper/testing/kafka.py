@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -20,7 +21,10 @@ from offsetkeeper.testing.java import LOG4J2, java_command, properties
 from offsetkeeper.testing.process import ServerProcess, run_to_end
 from offsetkeeper.testing.proxy import TcpProxy
 from offsetkeeper.testing.server import Server, Startable, free_port, together, wait_until
+from offsetkeeper.testing.zookeeper import ZooKeeperServer
 
+RELEASE = "4.3.1"
+"""The release of a broker for which no other is asked."""
 _LIMIT = 60.0
 _REQUEST = 5.0
 
@@ -50,6 +54,14 @@ _SETTINGS = {
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "500",
 }
+# Before 3.0 KRaft is a preview without transactions: such a broker has a ZooKeeper of its own.
+_OLDEST_KRAFT = (3, 0)
+_OF_KRAFT = re.compile(r"process\.roles|node\.id|controller\..*|broker\.(session|heartbeat)\..*|share\..*")
+_WITH_ZOOKEEPER = {
+    "broker.id": "1",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
+    "zookeeper.session.timeout.ms": "2000",
+}
 _NUMBERS = (1, 2, 3)
 _CLUSTER = {
     "offsets.topic.replication.factor": "3",
@@ -67,16 +79,26 @@ class KafkaServer(Server):
     Args:
         settings: broker settings to add or change, by Kafka's names.
         progress: called with a line of text when its jars have to be fetched.
+        release: of Kafka, one of those in artifacts.json.
 
     Attributes:
         controller_port: TCP port of its controller.
+        release: of Kafka.
     """
 
     name = "kafka"
     defaults = _SETTINGS
     heap = "512m"
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+        release: str = RELEASE,
+    ) -> None:
+        self.release = release
+        self._zookeeper = None if tuple(map(int, release.split("."))) >= _OLDEST_KRAFT else ZooKeeperServer()
         self.controller_port = free_port()
         quorum = {"controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}"}
         super().__init__(settings={**quorum, **(settings or {})}, progress=progress)
@@ -122,7 +144,7 @@ class KafkaServer(Server):
         wait_until(lambda: len(_served(admin, name)) == partitions, what, _LIMIT)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and return when the broker knows it no more.
+        """Delete a topic, and return when the broker knows it no more, and would create it anew.
 
         Raises:
             ServerError: Kafka refused, or it took more than 60 seconds.
@@ -130,6 +152,7 @@ class KafkaServer(Server):
         admin = self.admin()
         self._do(f"delete topic {name}", lambda: admin.delete_topics([name])[name].result(_LIMIT))
         wait_until(lambda: name not in admin.list_topics(timeout=_LIMIT).topics, f"{name} was gone", _LIMIT)
+        wait_until(lambda: _can_create(admin, name), f"{name} could be created", _LIMIT)
 
     def group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return a group's committed offsets, as kafka-consumer-groups shows them, once its transactions are over.
@@ -156,24 +179,36 @@ class KafkaServer(Server):
         except (KafkaException, TimeoutError) as error:
             raise ServerError(f"Kafka at {self.bootstrap} did not {what}: {error}") from error
 
+    def close(self) -> None:
+        """Kill the broker, and its ZooKeeper if it has one, and delete all data."""
+        super().close()
+        if self._zookeeper:
+            self._zookeeper.close()
+
     def _prepare(self) -> None:
-        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self.controller_port},PROXIED://127.0.0.1:"
+        here, at = f"PLAINTEXT://{self.bootstrap}", "://127.0.0.1:"
+        controller = "" if self._zookeeper else f",CONTROLLER{at}{self.controller_port}"
         settings = {
-            "listeners": f"{listeners}{self._proxied_port}",
-            "advertised.listeners": f"{listeners}{self._proxy_port}",
+            "listeners": f"{here},PROXIED{at}{self._proxied_port}{controller}",
+            "advertised.listeners": f"{here},PROXIED{at}{self._proxy_port}",
             "log.dirs": str(self.folder / "data"),
             **self._settings,
         }
+        if self._zookeeper:
+            self._zookeeper.start()
+            kept = {name: value for name, value in settings.items() if not _OF_KRAFT.fullmatch(name)}
+            settings = {**kept, **_WITH_ZOOKEEPER, "zookeeper.connect": f"127.0.0.1:{self._zookeeper.port}"}
         (self.folder / "server.properties").write_text(properties(settings), "utf-8")
         (self.folder / "log4j2.xml").write_text(LOG4J2, "utf-8")
-        command = self._java("kafka.tools.StorageTool", "format", *self._format, "-c")
-        run_to_end(command, "Kafka's data folder could not be made")
+        if not self._zookeeper:
+            command = self._java("kafka.tools.StorageTool", "format", *self._format, "-c")
+            run_to_end(command, "Kafka's data folder could not be made")
 
     def _run(self) -> ServerProcess:
         return ServerProcess(self._java("kafka.Kafka"), folder=self.folder)
 
     def _java(self, *arguments: str) -> list[str]:
-        jars = fetch_jars("kafka", self._progress)
+        jars = fetch_jars("kafka" if self.release == RELEASE else f"kafka-{self.release}", self._progress)
         options = ["-Xms128m", f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}"]
         file = str(self.folder / "server.properties")
         return java_command(jars, *arguments, file, heap=self.heap, options=options)
@@ -288,6 +323,15 @@ class KafkaServers(Startable):
 def _new_cluster_id() -> str:
     """Return a random id for the data folders of a cluster."""
     return base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
+
+
+def _can_create(admin: AdminClient, topic: str) -> bool:
+    """Return whether the name is free: with ZooKeeper a topic is deleted after clients know it no more."""
+    try:
+        admin.create_topics([NewTopic(topic, 1, 1)], validate_only=True)[topic].result(_LIMIT)
+    except KafkaException:
+        return False
+    return True
 
 
 def _served(admin: AdminClient, topic: str | None = None) -> set[tuple[str, int]]:
