@@ -227,6 +227,12 @@ FOUND = {
     "min.insync 1": (topic(settings={"min.insync.replicas": "1"}), "min-insync-low", W),
     "too few in sync": (topic(in_sync=1), "below-min-insync", E),
     "unclean": (topic(settings={"unclean.leader.election.enable": "true"}), "unclean-election", W),
+    "transactions are not verified": (kafka(unverified={"a:1": "x=false"}), "transactions-unverified", N),
+    "transactions of an output are not verified": (
+        replace(kafka(unverified={"a:1": "x=false"}), topics_out=KafkaFacts("host:9092")),
+        "transactions-unverified",
+        W,
+    ),
     "group offsets expire": (runs(silence_s=3.5 * DAY), "group-offsets-expire", W),
     "no connector": (spark("connector", connectors=()), "no-connector", E),
     "no connector for queries": (spark("auto", version="4.1.4", connectors=()), "no-connector", N),

@@ -104,6 +104,7 @@ class KafkaFacts:
         published: whether the group has offsets in Kafka.
         refused: missing permissions.
         options: the given settings of librdkafka.
+        unverified: the brokers that do not verify transactions, each with the setting that tells; see `verification`.
     """
 
     brokers: str
@@ -114,6 +115,7 @@ class KafkaFacts:
     published: bool = False
     refused: Sequence[Refusal] = ()
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    unverified: Mapping[str, str] = field(default_factory=dict)
 
 
 def replication(kafka: KafkaFacts) -> Iterator[Finding]:

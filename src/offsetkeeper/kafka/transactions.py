@@ -340,8 +340,15 @@ class Turn:
         return error
 
     def _abort(self) -> None:
+        """Abort the transaction, once the brokers have answered for each message; else the next turn ends it.
+
+        The client would take a message that it must send again out of its queue, and abort. If a connection has broken,
+        the first copy may arrive after that. A broker that does not verify it then (KIP-890) counts it in the next
+        transaction. The next turn ends an open transaction with a new epoch, which fences the copy.
+        """
         with suppress(library().KafkaException, SystemError):
-            self._producer.abort_transaction(_ABORT_S)
+            if not self._producer.flush(_ABORT_S):
+                self._producer.abort_transaction(_ABORT_S)
 
     def _failure(self, error: Any, what: str = "") -> OffsetkeeperError:
         return self._look.failure(error, what or f"transactional id {self._slot.name!r}")

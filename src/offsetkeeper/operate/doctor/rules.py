@@ -13,6 +13,7 @@ from math import ceil
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.kafka.replication import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
+from offsetkeeper.kafka.verification import REMEDY, may_tear
 from offsetkeeper.operate import words
 from offsetkeeper.operate.doctor.durability import durability
 from offsetkeeper.operate.doctor.facts import Facts, Runs, ServerFacts, StoreFacts
@@ -224,6 +225,13 @@ def _transactions(facts: Facts) -> Iterator[Finding]:
         yield Finding("transaction-open", ERROR, f"topic {topic.topic}", what, remedy)
 
 
+def _unverified(facts: Facts) -> Iterator[Finding]:
+    if facts.kafka and facts.kafka.unverified:
+        severity, writes = (WARNING, "") if facts.topics_out else (NOTE, ", if producers of these topics use any")
+        what = f"{may_tear(facts.kafka.unverified)}{writes}"
+        yield Finding("transactions-unverified", severity, facts.kafka.brokers, what, REMEDY)
+
+
 def _retention(facts: Facts) -> Iterator[Finding]:
     gap_s = facts.runs.gap_s
     for topic in _topics(facts):
@@ -357,6 +365,7 @@ _RULES: tuple[Rule, ...] = (
         _permissions,
         _topics_there,
         _transactions,
+        _unverified,
         _status,
         _retention,
         _retention_bytes,
