@@ -15,6 +15,7 @@ from offsetkeeper.cli.lag_table import Sort, say_lag, usual_top
 from offsetkeeper.cli.limits import FailOn, Limits, MaxAge, MaxLag
 from offsetkeeper.cli.output import complain, say_json, shown
 from offsetkeeper.core import environment
+from offsetkeeper.core.published import no_offsets
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.json_view import edited_fields, lag_fields
 from offsetkeeper.operate.lag import Sample, group_lag, speeds, total
@@ -89,7 +90,7 @@ def lag(
             snapshot = ledger.load()
             found = group_lag(snapshot, cluster, topic or chosen.topics)
             if not found or (not topic and options.nothing_stored(ledger)):
-                raise Refused(_nothing(name, ledger.store.address))
+                raise Refused(_nothing(name, ledger.store.address, no_offsets(ledger.store)))
             sample = Sample(environment.now_ms(), found)
             entries = ledger.history(entries_to_read(len(found)))
             differing = options.say_edited(ledger)
@@ -121,8 +122,8 @@ def _source(store: str, checkpoint: str, group: str) -> tuple[str, str]:
     return f"checkpoint+{checkpoint}", group or files.address
 
 
-def _nothing(name: str, address: str) -> str:
+def _nothing(name: str, address: str, why: str) -> str:
     return (
-        f"{shown(name)}: {address} has no position of a topic that exists in Kafka. Check the name "
+        f"{shown(name)}: {address} has no position of a topic that exists in Kafka{why}. Check the name "
         "(offsetkeeper groups lists all), or name the topics that the group reads, such as --topic orders"
     )

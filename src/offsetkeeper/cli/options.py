@@ -16,7 +16,7 @@ from offsetkeeper import stores
 from offsetkeeper.cli.output import complain
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.outside import load_toml, read_text, shown_name, unknown_setting
-from offsetkeeper.core.published import Difference, told
+from offsetkeeper.core.published import Difference, no_offsets, told
 from offsetkeeper.core.store import Store as OpenStore
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
@@ -96,7 +96,7 @@ def nothing_stored(ledger: Ledger) -> str:
     """Return a sentence if the store has nothing of a loaded group, else an empty text."""
     found = ledger.snapshot
     known = found.version or found.positions
-    return "" if known else f"group {ledger.group!r} is not in {ledger.store.address}"
+    return "" if known else f"group {ledger.group!r} is not in {ledger.store.address}{no_offsets(ledger.store)}"
 
 
 def say_edited(ledger: Ledger) -> Sequence[Difference]:

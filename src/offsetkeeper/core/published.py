@@ -41,6 +41,16 @@ def differences(positions: Positions, published: Mapping[TopicPartition, int]) -
     ]
 
 
+def no_offsets(store: object) -> str:
+    """Return what it may mean that such a store has no offsets of a group; for other stores an empty text."""
+    if not isinstance(store, Publishing):
+        return ""
+    return (
+        ", and Kafka has no committed offset of it: it deletes the offsets of each group with their topic, also if "
+        "that is created again, and those of a group without members after offsets.retention.minutes"
+    )
+
+
 def told(group: str, found: Sequence[Difference]) -> str:
     """Return a message that says what differs and what to do."""
     first, count = found[0], "1 partition" if len(found) == 1 else f"{len(found)} partitions"

@@ -200,6 +200,8 @@ LOGIN_FAILED = "_AUTHENTICATION"
 """The report to a client without valid credentials, also if its token provider failed."""
 CERTIFICATE = "the certificate of "
 """How the text of a report begins that says why a broker's certificate is not accepted."""
+NO_CONSUMER_GROUP = "GROUP_ID_NOT_FOUND"
+"""The answer to a commit for a name that a group of another type has, such as a share group."""
 TOPIC_EXISTS = "TOPIC_ALREADY_EXISTS"
 TOO_FEW_BROKERS = "INVALID_REPLICATION_FACTOR"
 FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})

@@ -13,7 +13,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.errors import Refused
 from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
-from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
+from offsetkeeper.kafka.codes import NO_CONSUMER_GROUP, NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
 from offsetkeeper.kafka.ledger_log import Line, read_line
 from offsetkeeper.kafka.tls import refused
 
@@ -91,6 +91,7 @@ class Consumers:
         """Commit offsets for a group without members.
 
         Raises:
+            Refused: it is no consumer group.
             KafkaException: not all were committed.
         """
         rows = [library().TopicPartition(*tp, offset) for tp, offset in offsets.items()]
@@ -99,7 +100,12 @@ class Consumers:
             for start in range(0, len(rows), _REQUEST):
                 list(map(_offset, member.commit(offsets=rows[start : start + _REQUEST], asynchronous=False)))
 
-        self._ask(_member(group), commit)
+        try:
+            self._ask(_member(group), commit)
+        except library().KafkaException as error:
+            if error.args[0].name() == NO_CONSUMER_GROUP:
+                raise no_consumer_group(group) from error
+            raise
 
     def exists(self, topic: str) -> bool:
         """Return whether a topic exists.
@@ -260,6 +266,15 @@ def group_consumers(cluster: KafkaCluster, timeout: float) -> Consumers:
     objection = partial(refused, cluster.brokers, cluster.options)
     return Consumers(
         lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout, objection
+    )
+
+
+def no_consumer_group(group: str) -> Refused:
+    """Return the error for a group of another type than consumer groups, which has no committed offsets."""
+    return Refused(
+        f"{group!r} is the name of a share group in Kafka, or of a group of another type, and not of a consumer group: "
+        "Kafka itself keeps its place, and no offsets can be read or committed for it. Nothing was written. Choose "
+        "another group for this pipeline"
     )
 
 

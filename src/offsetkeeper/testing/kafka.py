@@ -1,11 +1,17 @@
-"""A real Kafka broker, or a cluster of three: one process each, KRaft, no installation."""
+"""A real Kafka broker, or a cluster of three: one process each, KRaft, no installation.
+
+Environment:
+    OFFSETKEEPER_KAFKA: the release line of brokers for which no other is asked, such as `2.8`; by default 4.3.
+"""
 
 from __future__ import annotations
 
 import base64
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -23,8 +29,11 @@ from offsetkeeper.testing.proxy import TcpProxy
 from offsetkeeper.testing.server import Server, Startable, free_port, together, wait_until
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
 
-RELEASE = "4.3.1"
-"""The release of a broker for which no other is asked."""
+RELEASES: Mapping[str, str] = MappingProxyType(
+    {"2.8": "kafka-2.8.2", "3.9": "kafka-3.9.2", "4.0": "kafka-4.0.2", "4.3": "kafka", "4.4": "kafka-4.4.0"}
+)
+"""The jars of each release line, as artifacts.json names them."""
+_RELEASE, _USUAL = "OFFSETKEEPER_KAFKA", "4.3"
 _LIMIT = 60.0
 _REQUEST = 5.0
 
@@ -54,13 +63,11 @@ _SETTINGS = {
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "500",
 }
-# Before 3.0 KRaft is a preview without transactions: such a broker has a ZooKeeper of its own.
-_OLDEST_KRAFT = (3, 0)
+_BEFORE_KRAFT = {"2.8"}  # there it is a preview without transactions: the broker has a ZooKeeper
 _OF_KRAFT = re.compile(r"process\.roles|node\.id|controller\..*|broker\.(session|heartbeat)\..*|share\..*")
 _WITH_ZOOKEEPER = {
-    "broker.id": "1",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
-    "zookeeper.session.timeout.ms": "2000",
+    "zookeeper.session.timeout.ms": "6000",  # tests freeze a broker for seconds
 }
 _NUMBERS = (1, 2, 3)
 _CLUSTER = {
@@ -79,11 +86,11 @@ class KafkaServer(Server):
     Args:
         settings: broker settings to add or change, by Kafka's names.
         progress: called with a line of text when its jars have to be fetched.
-        release: of Kafka, one of those in artifacts.json.
+        release: its release line, one of `RELEASES`.
 
     Attributes:
         controller_port: TCP port of its controller.
-        release: of Kafka.
+        release: its release line.
     """
 
     name = "kafka"
@@ -95,10 +102,12 @@ class KafkaServer(Server):
         *,
         settings: Mapping[str, str] | None = None,
         progress: Progress | None = None,
-        release: str = RELEASE,
+        release: str = "",
     ) -> None:
-        self.release = release
-        self._zookeeper = None if tuple(map(int, release.split("."))) >= _OLDEST_KRAFT else ZooKeeperServer()
+        self.release = release or os.environ.get(_RELEASE, _USUAL)
+        self._jars = RELEASES[self.release]
+        self._zookeeper = ZooKeeperServer() if self.release in _BEFORE_KRAFT else None
+        self._own = [self._zookeeper] if self._zookeeper else []
         self.controller_port = free_port()
         quorum = {"controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}"}
         super().__init__(settings={**quorum, **(settings or {})}, progress=progress)
@@ -182,8 +191,13 @@ class KafkaServer(Server):
     def close(self) -> None:
         """Kill the broker, and its ZooKeeper if it has one, and delete all data."""
         super().close()
-        if self._zookeeper:
-            self._zookeeper.close()
+        for zookeeper in self._own:
+            zookeeper.close()
+
+    def _start(self) -> None:
+        for zookeeper in self._own:
+            zookeeper.start()
+        super()._start()
 
     def _prepare(self) -> None:
         here, at = f"PLAINTEXT://{self.bootstrap}", "://127.0.0.1:"
@@ -195,20 +209,36 @@ class KafkaServer(Server):
             **self._settings,
         }
         if self._zookeeper:
-            self._zookeeper.start()
             kept = {name: value for name, value in settings.items() if not _OF_KRAFT.fullmatch(name)}
-            settings = {**kept, **_WITH_ZOOKEEPER, "zookeeper.connect": f"127.0.0.1:{self._zookeeper.port}"}
+            own = {"zookeeper.connect": f"127.0.0.1:{self._zookeeper.port}", "broker.id": self._number}
+            settings = {**kept, **_WITH_ZOOKEEPER, **own}
         (self.folder / "server.properties").write_text(properties(settings), "utf-8")
         (self.folder / "log4j2.xml").write_text(LOG4J2, "utf-8")
         if not self._zookeeper:
             command = self._java("kafka.tools.StorageTool", "format", *self._format, "-c")
             run_to_end(command, "Kafka's data folder could not be made")
 
+    @property
+    def _number(self) -> str:
+        return self._settings["node.id"]
+
+    def _registered(self) -> bool:
+        """Return whether ZooKeeper still knows a broker that was killed: it refuses another one of its number."""
+        if not self._zookeeper:
+            return False
+        client = self._zookeeper.client()
+        try:
+            return client.exists(f"/brokers/ids/{self._number}") is not None
+        finally:
+            client.stop()
+            client.close()
+
     def _run(self) -> ServerProcess:
+        wait_until(lambda: not self._registered(), f"ZooKeeper has forgotten broker {self._number}", _LIMIT)
         return ServerProcess(self._java("kafka.Kafka"), folder=self.folder)
 
     def _java(self, *arguments: str) -> list[str]:
-        jars = fetch_jars("kafka" if self.release == RELEASE else f"kafka-{self.release}", self._progress)
+        jars = fetch_jars(self._jars, self._progress)
         options = ["-Xms128m", f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}"]
         file = str(self.folder / "server.properties")
         return java_command(jars, *arguments, file, heap=self.heap, options=options)
@@ -232,6 +262,10 @@ class _Member(KafkaServer):
         super().__init__(settings={**settings, "node.id": str(number)}, progress=progress)
         self.heap = heap
         self._format = ["-t", cluster_id]
+
+    def join(self, zookeeper: ZooKeeperServer) -> None:
+        """Say which ZooKeeper all of them have, before it is started."""
+        self._zookeeper, self._own = zookeeper, []
 
     def settle(self, voters: str) -> None:
         """Say which controllers there are, before it is started."""
@@ -264,8 +298,11 @@ class KafkaServers(Startable):
         cluster_id = _new_cluster_id()
         self.brokers = {number: _Member(number, cluster_id, own, progress, heap) for number in _NUMBERS}
         voters = ",".join(f"{number}@127.0.0.1:{broker.controller_port}" for number, broker in self.brokers.items())
+        self._zookeeper = ZooKeeperServer() if self.brokers[1].release in _BEFORE_KRAFT else None
         for broker in self.brokers.values():
             broker.settle(voters)
+            if self._zookeeper:
+                broker.join(self._zookeeper)
         self._progress = progress
 
     def kill(self, *numbers: int) -> None:
@@ -284,6 +321,8 @@ class KafkaServers(Startable):
     def close(self) -> None:
         """Kill all brokers and delete their data."""
         together(KafkaServer.close, self.brokers.values())
+        if self._zookeeper:
+            self._zookeeper.close()
 
     @property
     def bootstrap(self) -> str:
@@ -315,7 +354,9 @@ class KafkaServers(Startable):
         return [found[0]] if 0 in found else []
 
     def _start(self) -> None:
-        fetch_jars("kafka", self._progress)  # once, before three of them would
+        fetch_jars(RELEASES[self.brokers[1].release], self._progress)  # once, before three of them would
+        if self._zookeeper:
+            self._zookeeper.start()
         together(KafkaServer.start, self.brokers.values())
         wait_until(lambda: self.alive() == set(self.brokers), "all brokers knew each other", _LIMIT)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -79,6 +80,22 @@ class Clients:
     def groups(self) -> list[str]:
         """Return the names of all consumer groups of the cluster."""
         return [group.group_id for group in self._groups()]
+
+    def is_consumer_group(self, group: str) -> bool:
+        """Return whether a group is a consumer group, or can become one as there is none of this name.
+
+        Share groups (KIP-932) are in no list of consumer groups, and are described by no client that asks for those.
+        """
+
+        def ask(left_s: float) -> Any:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # the newer way lists only consumer groups
+                return self._make("AdminClient", {}).list_groups(group, timeout=max(left_s, _SHORTEST))
+
+        listed = retry(_passes, self.timeout, ask)
+        other = any(each.id == group and not each.protocol_type for each in listed)
+        # Asked last: another process may make the consumer group just now, and what is listed once stays so.
+        return not other or any(each.group_id == group for each in self._groups())
 
     def has_members(self, group: str, topic: str) -> bool:
         """Return whether consumers are in the group; `topic` is a topic that may be described.

@@ -45,7 +45,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.kafka import ledger_log
-from offsetkeeper.kafka.consumers import Gone, can_be_asked
+from offsetkeeper.kafka.consumers import Gone, can_be_asked, no_consumer_group
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.replication import KafkaFacts, Severity, replication
 from offsetkeeper.stores.base import BaseStore
@@ -116,12 +116,18 @@ class KafkaStore(BaseStore):
         self._published: dict[str, float] = {}  # when all offsets of a group were written, by `environment.monotonic`
 
     def load(self, group: str) -> Snapshot:
-        """See `Store.load`."""
+        """See `Store.load`.
+
+        Raises:
+            Refused: the name is that of a share group.
+        """
         with self._lock, self._translated(f"group {group!r}"):
             seen = self._look(group)
             if seen.head is not None:
                 return seen.snapshot
             found = self._committed(self._name(group)) or self._committed_by_others(group)
+            if not found and not self._clients.is_consumer_group(self._name(group)):
+                raise no_consumer_group(self._name(group))
         return empty(group, {tp: Position(offset) for tp, offset in found.items()})
 
     def apply(self, change: Change) -> None:
