@@ -133,9 +133,8 @@ def test_a_run_that_dies_between_write_and_commit_leaves_each_row_once_in_a_topi
     assert told("lag", "copies", "--store", store, "--brokers", server.bootstrap, "--json")["records"] == 0
 
 
-def test_a_row_that_arrives_after_its_transaction_was_aborted_is_never_counted(
-    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_is_late_is_never_counted(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It arrives when its transaction has ended, with any release: `Topic` waits, or the brokers verify."""
     monkeypatch.setattr(transactions, "_ABORT_S", LIMIT_S)
     with server.proxy() as proxy:
         late = fail(server, proxy)
