@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 from pyspark.sql import SparkSession
@@ -239,6 +240,41 @@ def test_an_answer_that_is_lost_is_looked_up_in_iceberg(
                 append(way, way.seen(GROUP), lake)
     assert lake.rows("orders") == ([(1, "appended")] if landed else [])
     Once(way, "").make_void(batch_of(2))
+
+
+@CHANGES
+def test_a_commit_that_has_landed_and_whose_second_sending_is_refused_stays_readable(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    """A proxy sends it twice and passes on the second answer, and a cache shows the table as it was.
+
+    The files of the snapshot were deleted: it was the current one, and nobody could read the table any more.
+    """
+    theirs(lake, 7)
+    stale, commit_table, load_table = lake.table("orders"), SqlCatalog.commit_table, SqlCatalog.load_table
+    cached = [False]
+
+    def twice(self: Any, *arguments: Any) -> None:
+        commit_table(self, *arguments)
+        cached[0] = True
+        raise CommitFailedException("branch main has changed")
+
+    def shown(self: Any, *arguments: Any) -> Any:
+        return stale if cached[0] else load_table(self, *arguments)
+
+    way = lake.lander("orders")
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", twice)
+        patch.setattr(SqlCatalog, "load_table", shown)
+        with pytest.raises(OutcomeUnknown, match=r"branch main has changed; .* as it was before"):
+            change(way, way.seen(GROUP), lake)
+    ours: dict[Change, list[tuple[int, str]]] = {
+        append: [(1, "appended"), (7, "theirs")],
+        void: [(7, "theirs")],
+        upsert: [(2, "upserted"), (7, "upserted")],
+    }
+    assert lake.rows("orders") == ours[change]
+    assert way.seen(GROUP).mark == mark(1, void=change is void)
 
 
 def test_a_commit_that_comes_late_does_not_land_a_batch_that_was_dropped(

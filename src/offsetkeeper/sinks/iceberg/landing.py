@@ -194,6 +194,11 @@ class IcebergTarget:
             raise MarkMoved(f"{self.name}: the mark of {key.group!r} is '{now.mark}' now; nothing was written")
         if not conflict:
             raise OutcomeUnknown(told) from None
+        if not _has_changed(seen.handle, now.handle):
+            raise OutcomeUnknown(
+                f"{told}; but the catalog shows the table as it was before: it, or a proxy, may have sent the commit "
+                "twice, and may answer from a cache; the files of the commit are kept"
+            ) from None
         commit.discard()
         return now
 
@@ -230,6 +235,16 @@ class IcebergTarget:
 def _is_conflict(error: Exception) -> bool:
     """Whether others were first: on the main branch, or on another one, which takes the snapshot's number."""
     return isinstance(error, CommitFailedException) or "older than last sequence number" in str(error)
+
+
+def _has_changed(before: Table, now: Table) -> bool:
+    """Whether a table is newer than it was, so that another commit was first. A cache may show an older one."""
+    old, new = before.metadata, now.metadata
+    return (
+        new.table_uuid != old.table_uuid
+        or new.last_sequence_number > old.last_sequence_number
+        or before.metadata_location in {each.metadata_file for each in new.metadata_log}
+    )
 
 
 def _holds(table: Table, known: SnapshotId) -> bool:
