@@ -1,6 +1,8 @@
 """A ledger in the place of the engine, and the database that its rows go to."""
 
+import errno
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +35,41 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(os, "fsync", recorded)
     return found
+
+
+@pytest.fixture
+def mount(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    """A path that leads to one disk in this process, and to another one in Spark's; and where that other one is.
+
+    It goes by the folder in which a process runs, and this one moves to another folder.
+    """
+    context = spark.sparkContext
+    assert context._jvm is not None
+    theirs = os.path.relpath(tmp_path / "executors", context._jvm.java.lang.System.getProperty("user.dir"))
+    ups, names = theirs.count("../"), theirs.replace("../", "")
+    here = tmp_path.joinpath("driver", *["down"] * ups)
+    for folder in (here, tmp_path / "driver" / names, tmp_path / "executors"):
+        folder.mkdir(parents=True)
+    path = tmp_path / "mount"
+    path.symlink_to(f"/proc/self/cwd/{theirs}")
+    monkeypatch.chdir(here)
+    yield path, tmp_path / "executors"
+    monkeypatch.undo()
+
+
+@pytest.fixture
+def failing_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`failing_disk(pattern)` lets this process wait in vain for files whose path has that; "" for none any more."""
+    patterns, fsync = [""], os.fsync
+
+    def fails(descriptor: int) -> None:
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if patterns[0] and re.search(patterns[0], path):
+            raise OSError(errno.EIO, "Input/output error", path)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    return lambda pattern: patterns.__setitem__(0, pattern)
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -115,6 +117,58 @@ def test_a_commit_that_landed_before_an_error_came_is_on_the_disk_too(
     else:
         append(prepared(path), prepared(path).seen(GROUP), path)
         assert f"{path}/_delta_log/{1:020}.json" in on_disk
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("open_sink", [prepared, upserting])
+def test_a_batch_that_may_not_be_on_the_disk_counts_only_when_it_is(
+    path: str,
+    open_sink: Callable[..., Lander],
+    failing_disk: Callable[[str], None],
+    on_disk: set[str],
+    *,
+    others: bool,
+) -> None:
+    """The mark was looked at after the error, and the batch then counted as landed, without a word."""
+    files = staged(path, "mine", 1)
+    way = replace(open_sink(path), stage=lambda *_: files)
+    entry = f"{path}/_delta_log/{1:020}.json"
+    failing_disk(f"{1:020}.json")
+    for _ in range(2):
+        with pytest.raises((OutcomeUnknown, SinkError), match=rf"{1:020}.json exists, but may not be durable"):
+            Once(way, "").write(None, batch_of(1))  # type: ignore[arg-type]
+    assert rows(path) == [(1, "mine")]
+    if others:
+        deltalake.DeltaTable(path).optimize.compact()
+        theirs = pa.table({"id": [8], "name": ["theirs"]}, SCHEMA)
+        deltalake.write_deltalake(path, theirs, mode="append")
+    later = Once(prepared(path), "")  # of another run
+    with pytest.raises(SinkError, match="may not be durable"):
+        later.kept(batch_of(1), Landed())
+    assert entry not in on_disk
+    failing_disk("")
+    assert later.kept(batch_of(1), Landed()).mark == mark(1)
+    assert entry in on_disk
+    assert not Once(way, "").write(None, batch_of(1)).used  # type: ignore[arg-type]
+    assert rows(path) == [(1, "mine"), *[(8, "theirs")] * others]
+
+
+@pytest.mark.parametrize("open_sink", [prepared, upserting])
+def test_rows_on_another_disk_than_the_driver_sees_are_not_committed(
+    spark: SparkSession, mount: tuple[Path, Path], open_sink: Callable[..., Lander]
+) -> None:
+    """As where a mount is missing on a machine: the files were committed, and no reader could read the table."""
+    path = str(mount[0] / "lake")
+    deltalake.DeltaTable.create(path, schema=SCHEMA)
+    (mount[1] / "lake").mkdir()
+    frame = spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, name string")
+    way = open_sink(path)
+    with pytest.raises(
+        SinkError, match=rf"a task on {platform.node()} has written .*one folder for the driver and all"
+    ):
+        Once(way, "").write(frame, batch_of(1))
+    assert list((mount[1] / "lake").glob("*.parquet"))
+    assert (rows(path), way.seen(GROUP).mark) == ([], None)
 
 
 @pytest.mark.parametrize("second", [append, void, merge])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 import subprocess
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,43 @@ def test_all_that_a_commit_adds_is_on_the_disk_in_iceberg(lake: Lake, on_disk: s
     made = {each for each in Path(lake.folder, "warehouse").rglob("*") if each.is_file() and each not in before}
     assert len(made) == (2 if change is void else 4)
     assert {*map(str, made)} <= on_disk
+
+
+def test_a_batch_that_may_not_be_on_the_disk_counts_only_when_it_is_in_iceberg(
+    lake: Lake, failing_disk: Callable[[str], None], on_disk: set[str]
+) -> None:
+    files = staged(lake, "mine", 1)
+    way = replace(lake.lander("orders"), stage=lambda *_: files)
+    failing_disk(r"metadata\.json$")
+    for _ in range(2):
+        with pytest.raises((OutcomeUnknown, SinkError), match=r"metadata\.json exists, but may not be durable"):
+            Once(way, "").write(None, batch_of(1))  # type: ignore[arg-type]
+    assert lake.rows("orders") == [(1, "mine")]
+    later = Once(lake.lander("orders"), "")  # of another run
+    with pytest.raises(SinkError, match="may not be durable"):
+        later.kept(batch_of(1), Landed())
+    failing_disk("")
+    assert later.kept(batch_of(1), Landed()).mark == mark(1)
+    assert lake.table("orders").metadata_location.removeprefix("file://") in on_disk
+    assert not Once(way, "").write(None, batch_of(1)).used  # type: ignore[arg-type]
+    assert lake.rows("orders") == [(1, "mine")]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_on_another_disk_than_the_driver_sees_are_not_committed_to_iceberg(
+    spark: SparkSession, mount: tuple[Path, Path], mode: str
+) -> None:
+    """The folders that are missing there are made by pyiceberg."""
+    lake = Lake.made(mount[0] / "lake")
+    lake.create("orders", SCHEMA)
+    way = lake.lander("orders", mode=mode, key=["id"] if mode == "upsert" else ())
+    frame = spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, name string")
+    with pytest.raises(
+        SinkError, match=rf"a task on {platform.node()} has written .*one folder for the driver and all"
+    ):
+        Once(way, "").write(frame, batch_of(1))
+    assert list(mount[1].rglob("*.parquet"))
+    assert (lake.rows("orders"), way.seen(GROUP).mark) == ([], None)
 
 
 @pytest.mark.parametrize("second", [append, void, upsert])

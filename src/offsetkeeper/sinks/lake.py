@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
@@ -21,6 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from offsetkeeper.errors import SinkError
 from offsetkeeper.sinks.latest import col, last_of_each_key, ranked
 from offsetkeeper.sinks.table import Column, Target
 
@@ -40,6 +43,47 @@ class LakeColumn(Column):
     """One column of the table, with its Spark type."""
 
     data_type: DataType
+
+
+class StagedFile(NamedTuple):
+    """A file on a file system of this machine, as the task that wrote it tells of it.
+
+    Attributes:
+        path: its path.
+        size: its size in bytes.
+        host: the machine of the task.
+    """
+
+    path: str
+    size: int
+    host: str
+
+
+def check_seen(name: str, files: Iterable[StagedFile]) -> None:
+    """Check that this process sees the files of tasks, before a commit names them.
+
+    Args:
+        name: name of the table, for messages.
+        files: the files.
+
+    Raises:
+        SinkError: it does not. The task has written on a disk of its own, as where a mount is missing.
+    """
+    for file in files:
+        if differs := _differs(file):
+            raise SinkError(
+                f"{name}: a task on {file.host} has written {file.path} with {file.size} bytes, but this process "
+                f"{differs}: it must be in one folder for the driver and all executors, so look whether that is "
+                f"mounted on {file.host}; nothing was written"
+            )
+
+
+def _differs(file: StagedFile) -> str:
+    try:
+        size = Path(file.path).stat().st_size
+    except OSError as error:
+        return f"does not see it ({error.strerror})"
+    return "" if size == file.size else f"sees {size} bytes of it"
 
 
 def misfit(data_type: DataType, column: LakeColumn) -> str:

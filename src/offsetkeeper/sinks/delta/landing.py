@@ -35,6 +35,7 @@ from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import (
     GuaranteeRefused,
     MarkMoved,
+    OffsetkeeperError,
     OutcomeUnknown,
     Refused,
     SinkError,
@@ -44,7 +45,7 @@ from offsetkeeper.sinks.delta import marks, task
 from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, partitions_misfit
 from offsetkeeper.sinks.delta.opened import USER_METADATA, load, telling
 from offsetkeeper.sinks.delta.probe import check_refuses
-from offsetkeeper.sinks.lake import misfit, shaped
+from offsetkeeper.sinks.lake import StagedFile, check_seen, misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
@@ -97,11 +98,13 @@ class DeltaTarget:
         address: a path, or a URI of deltalake.
         options: deltalake's storage options.
         target: the target; its name is the address.
+        durable: the marks that are on the disk, as this run knows.
     """
 
     address: str
     options: Mapping[str, str] = field(repr=False)
     target: Target
+    durable: dict[MarkKey, OutputMark] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def folder(self) -> task.Folder:
@@ -142,13 +145,20 @@ class DeltaTarget:
             if ours is None:
                 raise
             raise ours from error
-        return Staged(shape, [task.File(*row) for row in done], names, batch.lines())
+        files = [task.File(*row) for row in done]
+        if self.folder.local:
+            seen = (StagedFile(str(Path(self.address, each.path)), each.size, each.host) for each in files)
+            check_seen(self.address, seen)
+        return Staged(shape, files, names, batch.lines())
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`. The handle is the table, loaded at one version."""
         table = load(self.folder)
         with telling(self.folder):
-            return Seen(marks.read(table.transaction_version, key), table, str(table.version()))
+            mark = marks.read(table.transaction_version, key)
+        if mark is not None:  # the run that landed it may have died, or failed, before it was on the disk
+            self._settle(key, mark, table.version(), SinkError)
+        return Seen(mark, table, str(table.version()))
 
     def lost(self, landed: Landed, seen: Seen) -> str:
         """See `Lander`. A table that is restored keeps the marks of the rows that it drops, and its version rises."""
@@ -177,13 +187,12 @@ class DeltaTarget:
             except Exception as error:  # noqa: BLE001 - whatever the error is, the table shows the outcome
                 again = self._after(error, key, seen, mark)
                 if again is None:
-                    self._settle(seen.handle.version() + 1)
                     return ""
                 seen = again
                 environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
             else:
                 version = seen.handle.version() + 1
-                self._settle(version)
+                self._settle(key, mark, version, OutcomeUnknown)
                 return str(version)
         raise SinkError(f"{self.address}: other writers keep changing the table; nothing was written")
 
@@ -220,18 +229,26 @@ class DeltaTarget:
                 added, "append", table.schema(), partition_by=names, commit_properties=properties
             )
 
-    def _settle(self, version: int) -> None:
-        """Wait until a commit and the files that it adds are on the disk: deltalake waits for none of its own."""
-        if not self.folder.local:
+    def _settle(self, key: MarkKey, mark: OutputMark, newest: int, failed: type[OffsetkeeperError]) -> None:
+        """Wait until the commit of a mark and the files that it adds are on the disk: deltalake waits for none."""
+        if not self.folder.local or self.durable.get(key) == mark:
             return
-        entry = f"_delta_log/{version:020}.json"
+        entry = ""
         try:
-            content, _ = read_file(Path(self.address, entry), _LARGEST_ENTRY, root=Path(self.address))
-            actions = (json.loads(line) for line in content.splitlines())
-            added = [unquote(each["add"]["path"]) for each in actions if "add" in each]
-            self.folder.sync(*added, entry)
+            for version in range(newest, -1, -1):  # others may have committed since
+                entry = f"_delta_log/{version:020}.json"
+                content, _ = read_file(Path(self.address, entry), _LARGEST_ENTRY, root=Path(self.address))
+                actions = [json.loads(line) for line in content.splitlines()]
+                if any(each["txn"]["appId"] == key.path for each in actions if "txn" in each):
+                    added = [unquote(each["add"]["path"]) for each in actions if "add" in each]
+                    there = [path for path in added if Path(self.address, path).exists()]  # VACUUM may have come since
+                    self.folder.sync(*there, entry)
+                    break
+        except FileNotFoundError:
+            log.debug("%s: %s, which may have the mark of %s, was cleaned up", self.address, entry, key.path)
         except OSError as error:
-            raise OutcomeUnknown(f"{self.address}: {entry} exists, but may not be durable: {error}") from error
+            raise failed(f"{self.address}: {entry} exists, but may not be durable: {error}") from error
+        self.durable[key] = mark
 
     def _merge(self, version: int, staged: Staged, properties: deltalake.CommitProperties) -> None:
         # A merge moves its table object to the next version, but the handle must stay at the version that was read.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,7 +27,7 @@ from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks
 from offsetkeeper.sinks.synced import sync
 
-RESULT = "path string, size long, rows long, partition string"
+RESULT = "path string, size long, rows long, partition string, host string"
 
 _ROW_GROUP_BYTES = 64 * 2**20
 _SAMPLE = 10_000
@@ -104,12 +105,14 @@ class File(NamedTuple):
         size: size in bytes.
         rows: number of rows.
         partition: values of the partition columns, as JSON.
+        host: the machine of the task.
     """
 
     path: str
     size: int
     rows: int
     partition: str
+    host: str
 
 
 def write_files(folder: Folder, plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -135,7 +138,8 @@ def write_files(folder: Folder, plan: FilePlan, batches: Iterator[pa.RecordBatch
         yield pa.RecordBatch.from_pylist([file._asdict() for file in files], pa.schema(_RESULT))
 
 
-_RESULT = [("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("partition", pa.string())]
+_RESULT = [("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64())]
+_RESULT += [("partition", pa.string()), ("host", pa.string())]
 
 
 class _Writing:
@@ -207,7 +211,7 @@ class _Writing:
             self._parquet.close()
             size = self._stream.tell()
             self._stream.close()
-            self._done.append(File(self._begun[-1], size, self._rows, self._partition))
+            self._done.append(File(self._begun[-1], size, self._rows, self._partition, platform.node()))
             self._partition = None
 
 

@@ -28,14 +28,14 @@ from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Landed
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
-from offsetkeeper.errors import MarkMoved, OutcomeUnknown, Refused, SinkError, SinkMismatch
+from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks import held, limits, synced
 from offsetkeeper.sinks.iceberg import task
 from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, telling, why
 from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, partition_sources
 from offsetkeeper.sinks.iceberg.commit import Commit, SnapshotId
 from offsetkeeper.sinks.iceberg.upsert import Anew, without_keys
-from offsetkeeper.sinks.lake import LakeColumn, misfit, shaped
+from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
@@ -80,11 +80,13 @@ class IcebergTarget:
         catalog: name of the catalog.
         properties: its properties for pyiceberg.
         target: the target, whose table is the name with its namespace.
+        durable: the table's metadata that is on the disk, as this run knows.
     """
 
     catalog: str
     properties: Mapping[str, str] = field(repr=False)
     target: Target
+    durable: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -126,13 +128,19 @@ class IcebergTarget:
             if ours is None:
                 raise
             raise ours from error
-        return Staged(Shape.of(table), [pickle.loads(file) for (file,) in done], batch.lines())  # noqa: S301 - of our tasks
+        files: list[DataFile] = [pickle.loads(file) for file, _ in done]  # noqa: S301 - of our tasks
+        for file, (_, host) in zip(files, done, strict=True):
+            paths = task.local([file.file_path])
+            check_seen(self.name, (StagedFile(path, file.file_size_in_bytes, host) for path in paths))
+        return Staged(Shape.of(table), files, batch.lines())
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`. The handle is the table, as it was loaded."""
         table = self._load()
         text = table.metadata.properties.get(key.path)
         mark = None if text is None else OutputMark.parse(text)
+        if mark is not None:  # the run that landed it may have died, or failed, before it was on the disk
+            self._settle(table.metadata_location, SinkError)
         return Seen(mark, table, str(SnapshotId.current(table)))
 
     def lost(self, landed: Landed, seen: Seen) -> str:
@@ -175,7 +183,7 @@ class IcebergTarget:
                 seen = again
                 environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
             else:
-                self._settle(metadata)
+                self._settle(metadata, OutcomeUnknown)
                 return str(commit.adds)
         raise SinkError(f"{self.name}: other writers keep changing the table; nothing was written")
 
@@ -188,7 +196,6 @@ class IcebergTarget:
             raise OutcomeUnknown(f"{told}; the read after it failed too: {lost}") from None
         if now.mark == mark and now.handle.snapshot_by_id(commit.adds.snapshot) is not None:
             log.warning("batch %s has landed, but then an error came: %s", mark.sequence, told)
-            self._settle(now.handle.metadata_location)
             return None
         if now.mark != seen.mark:
             raise MarkMoved(f"{self.name}: the mark of {key.group!r} is '{now.mark}' now; nothing was written")
@@ -202,14 +209,18 @@ class IcebergTarget:
         commit.discard()
         return now
 
-    def _settle(self, metadata: str) -> None:
-        """Wait until the table's new metadata is on the disk: pyiceberg does not."""
+    def _settle(self, metadata: str, failed: type[OffsetkeeperError]) -> None:
+        """Wait until metadata of the table is on the disk: pyiceberg does not."""
+        if metadata in self.durable:
+            return
         try:
             synced.sync(task.local([metadata]))
         except FileNotFoundError:
             log.debug("%s: %s is older than others that were kept", self.name, metadata)
         except OSError as error:
-            raise OutcomeUnknown(f"{self.name}: {metadata} exists, but may not be durable: {error}") from error
+            raise failed(f"{self.name}: {metadata} exists, but may not be durable: {error}") from error
+        self.durable.clear()
+        self.durable.add(metadata)
 
     def _check_whole(self, names: Sequence[str], columns: Sequence[LakeColumn]) -> None:
         """Check that an upsert has all columns: it replaces rows as a whole."""
@@ -242,7 +253,7 @@ def _has_changed(before: Table, now: Table) -> bool:
     old, new = before.metadata, now.metadata
     return (
         new.table_uuid != old.table_uuid
-        or new.last_sequence_number > old.last_sequence_number
+        or now.last_sequence_number > before.last_sequence_number
         or before.metadata_location in {each.metadata_file for each in new.metadata_log}
     )
 

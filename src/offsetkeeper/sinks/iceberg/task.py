@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -27,7 +28,7 @@ from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError, SinkMismat
 from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks
 from offsetkeeper.sinks.synced import sync
 
-RESULT = "file binary"
+RESULT = "file binary, host string"
 
 _FILE_BYTES = 128 * 2**20  # of rows in memory; a file has fewer, as it is compressed
 _FIRST_DAY, _AFTER_LAST_DAY = -719_162, 2_932_897  # from 1970 to the years 1 and 10000
@@ -106,7 +107,8 @@ def write_files(place: Place, plan: FilePlan, batches: Iterator[pa.RecordBatch])
             raise SinkError(f"{place.why(error)}; the table was not changed") from None
         raise
     if files:
-        yield pa.RecordBatch.from_pydict({"file": pa.array(map(pickle.dumps, files), pa.binary())})
+        hosts = pa.array([platform.node()] * len(files), pa.string())
+        yield pa.RecordBatch.from_pydict({"file": pa.array(map(pickle.dumps, files), pa.binary()), "host": hosts})
 
 
 def without_secrets(error: BaseException, properties: Mapping[str, str]) -> str:
