@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import errno
+import http.client
+import smtplib
+import socket
 import sqlite3
+import ssl
+import urllib.error
 from contextlib import closing
+from email.message import Message
 from typing import Any
 
 import cassandra
+import httpx
 import psycopg
 import pymysql
 import pytest
+import redis
+import requests
+import urllib3
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import PythonException
 
@@ -50,7 +60,93 @@ def kafka(code: int) -> KafkaException:
     return KafkaException(KafkaError(code))
 
 
+def answered(status: int) -> requests.HTTPError:
+    """Return the error of a service's answer, as `requests` raises it."""
+    answer = requests.Response()
+    answer.status_code, answer.url, answer.reason = status, "http://localhost/items", "words"
+    with pytest.raises(requests.HTTPError) as told:
+        answer.raise_for_status()
+    return told.value
+
+
+def answered_to_httpx(status: int) -> httpx.HTTPStatusError:
+    """Return the same error of `httpx`."""
+    with pytest.raises(httpx.HTTPStatusError) as told:
+        httpx.Response(status, request=httpx.Request("GET", "http://localhost/items")).raise_for_status()
+    return told.value
+
+
+def of_module(module: str, name: str, *bases: type[BaseException]) -> Any:
+    """Return the class of an error as a library that is not installed has it."""
+    return type(name, bases or (Exception,), {"__module__": module})
+
+
+def handling(before: Exception, error: Exception) -> Exception:
+    """Return an error as it is if it was raised while another one was handled."""
+    error.__context__ = before
+    return error
+
+
+_GOOGLE = of_module("google.api_core.exceptions", "ServiceUnavailable")
+_GOOGLE.code = 503
+_BY_NAME = [
+    ("aiohttp.client_exceptions", "ServerDisconnectedError", AWAY),
+    ("aiohttp.client_exceptions", "InvalidURL", None),
+    ("elastic_transport", "ConnectionTimeout", AWAY),
+    ("opensearchpy.exceptions", "ConnectionError", AWAY),
+    ("pymongo.errors", "AutoReconnect", AWAY),
+    ("pymongo.errors", "ServerSelectionTimeoutError", AWAY),
+    ("pymongo.errors", "NotPrimaryError", AWAY),
+    ("pymongo.errors", "DuplicateKeyError", None),
+    ("app.errors", "ConnectionStringMissing", None),
+]
+
+SERVICES = [
+    (requests.ConnectionError("words"), AWAY),
+    (requests.exceptions.SSLError("words"), AWAY),
+    (requests.ReadTimeout("words"), AWAY),
+    (requests.Timeout("words"), AWAY),
+    (requests.exceptions.ChunkedEncodingError("words"), AWAY),
+    (requests.exceptions.InvalidURL("words"), None),
+    (requests.exceptions.InvalidJSONError("words"), None),
+    *((answered(status), AWAY) for status in (408, 429, 500, 502, 503)),
+    *((answered(status), REFUSES) for status in (401, 403, 407)),
+    *((answered(status), None) for status in (400, 404, 409, 413, 422)),
+    (answered_to_httpx(503), AWAY),
+    (answered_to_httpx(403), REFUSES),
+    (answered_to_httpx(422), None),
+    (httpx.ConnectError("words"), AWAY),
+    (httpx.ReadError("words"), AWAY),
+    (httpx.RemoteProtocolError("words"), AWAY),
+    (httpx.LocalProtocolError("words"), None),
+    (urllib.error.HTTPError("http://localhost", 503, "words", Message(), None), AWAY),
+    (urllib.error.HTTPError("http://localhost", 403, "words", Message(), None), REFUSES),
+    (urllib.error.HTTPError("http://localhost", 400, "words", Message(), None), None),
+    (urllib.error.URLError(ConnectionRefusedError(errno.ECONNREFUSED, "words")), AWAY),
+    (urllib.error.URLError(socket.gaierror(socket.EAI_NONAME, "words")), AWAY),
+    (urllib.error.URLError(TimeoutError("timed out")), AWAY),
+    (urllib.error.URLError("unknown url type: x"), None),
+    (urllib3.exceptions.ReadTimeoutError(None, "/", "words"), AWAY),  # type: ignore[arg-type]  # no pool
+    (http.client.IncompleteRead(b""), AWAY),
+    (smtplib.SMTPServerDisconnected("words"), AWAY),
+    (smtplib.SMTPConnectError(421, "words"), AWAY),
+    (smtplib.SMTPDataError(451, b"words"), AWAY),
+    (smtplib.SMTPDataError(554, b"words"), None),
+    (smtplib.SMTPRecipientsRefused({}), None),
+    (smtplib.SMTPAuthenticationError(535, b"words"), REFUSES),
+    (redis.ConnectionError("words"), AWAY),
+    (redis.TimeoutError("words"), AWAY),
+    (redis.ReadOnlyError("words"), AWAY),
+    (redis.AuthenticationError("words"), REFUSES),
+    (redis.exceptions.NoPermissionError("words"), REFUSES),
+    (redis.ResponseError("WRONGTYPE"), None),
+    (_GOOGLE("503 words"), AWAY),
+    (ssl.SSLEOFError(8, "words"), AWAY),
+    *((of_module(module, name)("words"), expected) for module, name, expected in _BY_NAME),
+]
+
 CAUSES = [
+    *SERVICES,
     # PostgreSQL
     *((state(code), RECORD) for code in ("22001", "22003", "22P02", "22021", "23502", "23503", "23505", "23514")),
     *((state(code), RECORD) for code in ("23P01", "P0001", "44000", "21000", "54000")),
@@ -144,6 +240,38 @@ def test_the_error_that_another_one_was_raised_from_counts_if_that_is_unknown() 
     with pytest.raises(RuntimeError) as told:
         raise RuntimeError("the service failed") from ConnectionResetError("by peer")
     assert blame(told.value) is AWAY
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, KeyError])
+def test_a_service_that_is_away_is_found_behind_any_error(kind: type[Exception]) -> None:
+    assert blame(handling(requests.ConnectionError("words"), kind("no answer"))) is AWAY
+    assert blame(kind(ConnectionResetError("by peer"))) is AWAY
+    hidden = of_module("app", "Wrapped")("words")
+    hidden.reason = socket.gaierror(socket.EAI_AGAIN, "words")
+    assert blame(hidden) is AWAY
+    hidden.__cause__ = hidden.reason = hidden
+    assert blame(hidden) is None
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "During handling of the above exception, another exception occurred",
+        "The above exception was the direct cause of the following exception",
+    ],
+)
+def test_so_it_is_in_the_text_of_a_task(between: str) -> None:
+    task = (
+        'It failed\nTraceback (most recent call last):\n  File "x.py"\nrequests.exceptions.ConnectionError: words\n\n'
+        f'{between}:\n\nTraceback (most recent call last):\n  File "x.py"\nKeyError: 1\n\n\tat'
+    )
+    assert blame(PythonException(task)) is AWAY
+    assert blame(PythonException(task.replace("requests.exceptions.ConnectionError", "ValueError"))) is None
+
+
+def test_what_a_function_does_without_a_service_may_be_a_record_s_fault_all_the_same() -> None:
+    """An error that was handled decides nothing but that something is away."""
+    assert blame(handling(PermissionError(errno.EACCES, "words"), ValueError("bad"))) is None
 
 
 def test_a_worker_that_crashed_is_not_away() -> None:

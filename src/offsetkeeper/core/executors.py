@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from offsetkeeper.errors import OffsetkeeperError
@@ -49,9 +50,16 @@ _KINDS = _below(OffsetkeeperError)
 
 def raised(error: BaseException) -> Raised | None:
     """Return what Python code has raised in a task, from what Spark raises; None if no such code has."""
-    text = str(error)
-    parts = _BEGIN.split(_CHAINED.split(text)[-1], maxsplit=1)
-    lines = parts[1].splitlines()[1:] if len(parts) > 1 else []
-    line = next((line for line in lines if line.strip() and not line.startswith(" ")), "")
-    name, _, message = line.partition(":")
-    return Raised(name.strip(), message.strip()) if line else None
+    return next(raised_in_turn(error), None)
+
+
+def raised_in_turn(error: BaseException) -> Iterator[Raised]:
+    """Yield what Python code has raised in a task, and then the errors before it that it was raised from."""
+    for part in reversed(_CHAINED.split(str(error))):
+        parts = _BEGIN.split(part, maxsplit=1)
+        lines = parts[1].splitlines()[1:] if len(parts) > 1 else []
+        line = next((line for line in lines if line.strip() and not line.startswith(" ")), "")
+        name, _, message = line.partition(":")
+        if not line:
+            return
+        yield Raised(name.strip(), message.strip())

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.clients.sql_codes import MYSQL_BROKEN, MYSQL_PASSING, POSTGRESQL_PASSING, is_of_mysql_client
-from offsetkeeper.core.executors import our_error, raised
+from offsetkeeper.core.executors import our_error, raised, raised_in_turn
 from offsetkeeper.errors import (
     ComputedAgain,
     MarkMoved,
@@ -93,24 +93,39 @@ _SQLITE: Mapping[int, Blame] = MappingProxyType(
 _NO_TABLE = "no such table"
 
 _NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror)
-_DISKS: Mapping[int | None, Blame] = MappingProxyType(
+_SYSTEM: Mapping[int | None, Blame] = MappingProxyType(
     {
         **dict.fromkeys(
             (
                 *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE),
                 *(errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ETIMEDOUT),
+                *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE),
             ),
             Blame.AWAY,
         ),
         **dict.fromkeys((errno.EACCES, errno.EPERM), Blame.REFUSES),
     }
 )
-# Of Python's own errors and of web clients.
-_NAMES_AWAY = re.compile(
-    r"(?:(?:builtins|socket|http|urllib3|requests|httpx|httpcore|aiohttp|botocore)\.(?:\w+\.)*)?"
-    r"(?:Connect\w*Error|ConnectTimeout\w*|BrokenPipeError|TimeoutError|gaierror|herror|ReadTimeout\w*|WriteTimeout"
-    r"|PoolTimeout|NewConnectionError|MaxRetryError|ProtocolError|RemoteDisconnected|EndpointConnectionError)"
+_OF_PYTHON = re.compile(r"(?:builtins\.)?(?:Connection\w*Error|BrokenPipeError|TimeoutError)")
+# Clients of services: the name of a class, or the status of an answer. Others, such as 400, may be of a record.
+_CLIENTS = frozenset(
+    (
+        *("aiohttp", "botocore", "elastic_transport", "elasticsearch", "google", "http", "httpcore", "httpx", "pika"),
+        *("opensearchpy", "pymongo", "redis", "requests", "smtplib", "socket", "ssl", "urllib", "urllib3"),
+    )
 )
+_CLIENT_REFUSES = re.compile(r"\w+\.\w*(?:Authenti|Authoriz|NoPermission|CertVerification)\w*")
+_CLIENT_AWAY = re.compile(
+    r"\w+\.(?:\w*(?:[Cc]onnect|Timeout|NotPrimary|ClusterDown|MasterDown)\w*|SSL\w*|gaierror|herror|\w*ProxyError"
+    r"|NameResolutionError|MaxRetryError|RetryError|RemoteProtocolError|NetworkError|ReadError|WriteError|CloseError"
+    r"|ChunkedEncodingError|IncompleteRead|BadStatusLine|ClientOSError|ClientPayloadError|BusyLoadingError"
+    r"|ReadOnlyError|TryAgainError|OutOfMemoryError)|urllib3\.ProtocolError"
+)
+_STATUSES = "status_code", "status", "code"
+_WITH_STATUS = frozenset({"aiohttp", "elasticsearch", "google", "httpx", "opensearchpy", "requests", "urllib"})
+_STATUS = re.compile(r"(?:HTTP Error |(?:Server|Client) error '|\w+\()?([45]\d\d)\b")
+_STATUS_AWAY, _STATUS_REFUSES = frozenset({408, 425, 429, *range(500, 600)}), frozenset({401, 403, 407})
+_SMTP_PASSING = range(400, 500)
 # Of the JVM: the class at the start of a line. A value in the text of another error may have the same words.
 _JAVA = re.compile(r"^\s*(?:Caused by: )?(?:[\w$]+\.)+[\w$]+(?:\([\w.$]+\))?(?::.*)?$", re.MULTILINE)
 _KIND = re.compile(r"[\w$]+(?=[:)]|$)")
@@ -140,8 +155,10 @@ _MOST = 2000
 _CODES = "sqlstate", "pgcode", "sqlite_errorcode", "errno"
 _CASSANDRA_REFUSES = frozenset({"Unauthorized", "AuthenticationFailed", "ConfigurationException"})
 _KAFKA_CODE = re.compile(r"KafkaError\{code=(\w+)")
-_ERRNO = re.compile(r"^\[Errno (\d+)\]")
-_OS_ERRORS = frozenset({"OSError", "PermissionError", "BlockingIOError", "InterruptedError"})
+_ERRNO = re.compile(r"^(?:<urlopen error )?\[Errno (-?\d+)\]")
+_OS_ERRORS = frozenset({"OSError", "PermissionError", "BlockingIOError", "InterruptedError", "urllib.error.URLError"})
+_TIMED_OUT = "<urlopen error timed out>"
+_MOST_BEHIND = 20
 _NUMBER = re.compile(r"^\((\d+),")
 
 
@@ -151,19 +168,10 @@ def blame(error: BaseException) -> Blame | None:
     Args:
         error: as it was raised: an error of ours, of a client library, of Python or of Spark.
     """
-    found = error if isinstance(error, OffsetkeeperError) else our_error(error)
-    if found is not None:
-        return _of_ours(found, error.__cause__)
-    if (known := _of_library(_told(error))) is not None:
-        return known
-    if isinstance(error, _NETWORK):
+    found = _of_one(error) or next(filter(None, map(_of_one, _behind(error))), None)
+    if found is None and Blame.AWAY in map(_of_one, _behind(error, handled=True)):
         return Blame.AWAY
-    if isinstance(error, OSError):
-        return _DISKS.get(error.errno)
-    found_in_text = _of_text(error)
-    if found_in_text is None and isinstance(error, RuntimeError) and error.__cause__ is not None:
-        return blame(error.__cause__)
-    return found_in_text
+    return found
 
 
 def judged(
@@ -236,6 +244,37 @@ class _Told(NamedTuple):
     text: str
 
 
+def _of_one(error: BaseException) -> Blame | None:
+    """Return whose fault an error is, whatever it was raised from."""
+    found = error if isinstance(error, OffsetkeeperError) else our_error(error)
+    if found is not None:
+        return _of_ours(found, error.__cause__)
+    if (known := _of_library(_told(error)) or _of_client(error)) is not None:
+        return known
+    if isinstance(error, _NETWORK):
+        return Blame.AWAY
+    if isinstance(error, OSError) and error.errno in _SYSTEM:
+        return _SYSTEM[error.errno]
+    return _of_text(error)
+
+
+def _behind(error: BaseException, *, handled: bool = False) -> list[BaseException]:
+    """Return the errors that an error was raised from, or that it wraps.
+
+    Args:
+        error: the error.
+        handled: whether also those that were handled when it was raised.
+    """
+    found = [error]
+    for each in found:
+        before = each.__context__ if handled else None
+        near = getattr(each, "reason", None), *each.args[:1], each.__cause__, before
+        found += [one for one in near if isinstance(one, BaseException) and one not in found][
+            : _MOST_BEHIND - len(found)
+        ]
+    return found[1:]
+
+
 def _of_ours(error: OffsetkeeperError, cause: BaseException | None) -> Blame:
     if isinstance(error, RowMismatch | RecordUnreadable):
         return Blame.RECORD
@@ -251,21 +290,57 @@ def _of_text(error: BaseException) -> Blame | None:
     """Return whose fault it is by the text alone: of an error of Spark, which has that of the task in it."""
     found, text = raised(error), str(error)
     if found is not None:
-        return _of_library(_told_by_text(*found)) or _of_python(*found)
+        known = _of_library(_told_by_text(*found)) or _of_python(*found)
+        before = (_of_python(*each) for each in raised_in_turn(error))
+        return known or (Blame.AWAY if Blame.AWAY in before else None)
     if _CRASHED in text:
         return None  # whatever Java says of the connection to the worker: a record may crash it
-    module = type(error).__module__
-    name = type(error).__name__ if module == "builtins" else f"{module}.{type(error).__name__}"
-    lines = (_of_java(match[0]) for match in _JAVA.finditer(text))
-    return _of_python(name, text) or next(filter(None, lines), None)
+    return next(filter(None, (_of_java(match[0]) for match in _JAVA.finditer(text))), None)
 
 
 def _of_python(name: str, message: str) -> Blame | None:
-    """Return whose fault an error of Python or of a web client is, by its name or the number of a system's error."""
-    if _NAMES_AWAY.fullmatch(name):
+    """Return whose fault an error of Python or of a client is, by its name, its status or the system's number."""
+    if _OF_PYTHON.fullmatch(name) or message == _TIMED_OUT:
         return Blame.AWAY
+    module, _, kind = name.rpartition(".")
+    status = _STATUS.match(message)
+    known = _of_client_class(module, kind)
+    if status and module.partition(".")[0] in _WITH_STATUS:
+        known = _of_status(int(status[1])) or known
     number = _ERRNO.match(message) if name in _OS_ERRORS else None
-    return _DISKS.get(int(number[1])) if number else None
+    return known or (_of_system(int(number[1])) if number else None)
+
+
+def _of_system(number: int) -> Blame | None:
+    """Return whose fault an error of the system is; a resolver of names has numbers below zero."""
+    return Blame.AWAY if number < 0 else _SYSTEM.get(number)
+
+
+def _of_client(error: BaseException) -> Blame | None:
+    """Return whose fault an error of a service's client is, by the status of the answer or the first class it knows."""
+    kinds = [(kind.__module__, kind.__name__) for kind in type(error).__mro__]
+    if any(module.partition(".")[0] in _WITH_STATUS for module, _ in kinds):
+        places = (getattr(error, "response", None), "status_code"), *((error, name) for name in _STATUSES)
+        found = (getattr(place, name, None) for place, name in places)
+        known = next((_of_status(each) for each in found if isinstance(each, int)), None)
+        if known is not None:
+            return known
+    return next(filter(None, (_of_client_class(*kind) for kind in kinds)), None)
+
+
+def _of_client_class(module: str, kind: str) -> Blame | None:
+    library = module.partition(".")[0]
+    if library not in _CLIENTS:
+        return None
+    if _CLIENT_REFUSES.fullmatch(f"{library}.{kind}"):
+        return Blame.REFUSES
+    return Blame.AWAY if _CLIENT_AWAY.fullmatch(f"{library}.{kind}") else None
+
+
+def _of_status(status: int) -> Blame | None:
+    if status in _STATUS_REFUSES:
+        return Blame.REFUSES
+    return Blame.AWAY if status in _STATUS_AWAY else None
 
 
 def _of_java(line: str) -> Blame | None:
@@ -328,6 +403,10 @@ def _of_sqlite3(told: _Told) -> Blame | None:
     return Blame.PROGRAM if "column" in told.text or "syntax" in told.text else Blame.AWAY
 
 
+def _of_smtplib(told: _Told) -> Blame | None:
+    return Blame.AWAY if told.code in _SMTP_PASSING else None
+
+
 def _of_cassandra(told: _Told) -> Blame:
     if told.names[0] == "InvalidRequest":
         return Blame.RECORD
@@ -347,6 +426,7 @@ _LIBRARIES: Mapping[str, Callable[[_Told], Blame | None]] = MappingProxyType(
         **dict.fromkeys(("psycopg", "psycopg2"), _of_psycopg),
         **dict.fromkeys(("pymysql", "MySQLdb", "mysql"), _of_pymysql),
         **dict.fromkeys(("confluent_kafka", "cimpl"), _of_confluent),
+        "smtplib": _of_smtplib,
         "sqlite3": _of_sqlite3,
         "cassandra": _of_cassandra,
     }
