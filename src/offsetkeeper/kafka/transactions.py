@@ -9,6 +9,7 @@ another producer takes the slot.
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 _TRY_S = 2.0  # seconds of one try
 _ABORT_S = 5.0
+_CONNECT_S = 0.5
+_OF_TRANSACTIONS = "__transaction_state"  # Kafka's own topic, which a producer with a transactional id needs anyway
+# A client that knows a broker, and has no connection to it, waits half of this before it connects.
+_QUICKLY = {"reconnect.backoff.ms": "20"}
 _TIMEOUT = "transaction.timeout.ms"
 _TIMEOUT_MS = "60000"
 _READ_MARK = {
@@ -102,7 +107,13 @@ class _Look:
         self._slot = slot
         settings = {**_READ_MARK, "group.id": slot.name}
         with _telling_no_token():
-            self.consumer = open_client("Consumer", slot.brokers, slot.options, settings, self.reports.append)
+            options = {**_QUICKLY, **slot.options}
+            self.consumer = open_client("Consumer", slot.brokers, options, settings, self.reports.append)
+
+    def connect(self) -> None:
+        """Connect to the coordinator of the group. What it answers does not matter."""
+        with suppress(library().KafkaException):
+            self.consumer.committed([library().TopicPartition(self._slot.topic, 0)], _CONNECT_S)
 
     def said(self, seconds: float) -> str | None:
         asked = library().TopicPartition(self._slot.topic, 0)
@@ -172,7 +183,7 @@ class Turn:
         with _telling_no_token():
             self._producer = open_producer(
                 slot.brokers,
-                {_TIMEOUT: _TIMEOUT_MS, **slot.options},
+                {_TIMEOUT: _TIMEOUT_MS, **_QUICKLY, **slot.options},
                 slot.name,
                 self._look.reports.append,
                 self._failed.append,
@@ -189,11 +200,24 @@ class Turn:
         def begin(left_s: float) -> None:
             self._producer.init_transactions(max(min(left_s, limits.pop() if limits else left_s), 0.5))
 
-        try:
-            retry(self._may_begin, self._slot.timeout_s, begin)
-        except library().KafkaException as error:
-            raise self._failure(error.args[0]) from error
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(self._look.connect)
+            self._connect()
+            try:
+                retry(self._may_begin, self._slot.timeout_s, begin)
+            except library().KafkaException as error:
+                raise self._failure(error.args[0]) from error
         return self._look.said(self._slot.timeout_s)
+
+    def _connect(self) -> None:
+        """Connect to a broker: a client without a connection looks for its coordinator only each half second.
+
+        The first answer may come by the address that was given, and the client then closes that connection. The second
+        one comes by a connection that stays.
+        """
+        with suppress(library().KafkaException):
+            for _ in range(2):
+                self._producer.list_topics(_OF_TRANSACTIONS, _CONNECT_S)
 
     def _may_begin(self, error: Exception) -> bool:
         self._producer.poll(0)
