@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test wide test-all quick soak histories failover sparks kafkas release-check check docs bench mutants simulate lock clean
 .DEFAULT_GOAL := test
 
-.venv/ready: requirements.lock pyproject.toml native/pyproject.toml native/hatch_build.py $(wildcard native/src/offsetkeeper_native/*.c native/src/offsetkeeper_native/*.py)
+.venv/ready: requirements.lock pyproject.toml native/pyproject.toml native/hatch_build.py $(wildcard native/src/offsetkeeper_native/*.[ch] native/src/offsetkeeper_native/*.py)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "offsetkeeper needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": install one and run make PYTHON=python3.11")'
 	@echo "Making .venv ready, once (about a minute)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

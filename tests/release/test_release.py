@@ -172,7 +172,7 @@ def test_the_compiled_reader_is_what_an_index_takes(native: Path, tmp_path: Path
     [wheel] = native.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == {f"offsetkeeper_native/{name}" for name in ("__init__.py", "py.typed", "reader.so")}
+    assert names == {f"offsetkeeper_native/{name}" for name in ("__init__.py", "native.so", "producer.py", "py.typed")}
 
 
 @pytest.mark.parametrize("client", ["confluent-kafka==2.6.0", "confluent-kafka==2.10.1", "confluent-kafka"])

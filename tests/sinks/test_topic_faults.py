@@ -285,6 +285,7 @@ def test_a_topic_that_is_deleted_takes_its_mark_along(kafka_server: KafkaServer,
     kafka_server.delete_topic(name)
     with pytest.raises(Refused, match=f"has no topic {name}: create it first"):
         lander(Topic(kafka_server.bootstrap, name))
+    wait_until(lambda: said(at) is None, "the broker deleted the mark", LIMIT_S)
     rows = pa.record_batch({"value": ["b"]})
     with pytest.raises(SinkError, match=f"has no topic {name}; nothing"):
         task.land(at, Saying(None, 2, str(TWO)), name, [rows])

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.kafka.transactions import Message, Saying, Slot, Turn
+from offsetkeeper.kafka.producers import Rows, columns
+from offsetkeeper.kafka.transactions import Saying, Slot, Turn
 from offsetkeeper.sinks import Lander, MarkKey, Topic
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -107,7 +109,7 @@ class StepTurn(Turn):
         if name == self.at:
             self.call()
 
-    def write(self, messages: Iterable[Message], saying: Saying, agree: Callable[[], object] = lambda: None) -> None:
+    def write(self, messages: Iterable[Rows], saying: Saying, agree: Callable[[], object] = lambda: None) -> None:
         """See `Turn.write`."""
         self.step("taken")
         super().write(messages, saying, agree)
@@ -128,9 +130,10 @@ def write(
     turn = StepTurn(at)
     turn.at, turn.call = step, call
 
-    def messages() -> Iterator[Message]:
+    def messages() -> Iterator[Rows]:
         for number, text in enumerate(texts):
-            yield Message(at.topic, text)
+            row = {"topic": 0, "partition": -1, "timestamp": 0, "value": text.encode()}
+            yield Rows([at.topic], pa.RecordBatch.from_pylist([row], columns()))
             if number == 0 and step == "writing":
                 turn._flush()
                 turn.step("writing")

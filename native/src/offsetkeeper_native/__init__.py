@@ -126,7 +126,7 @@ def library() -> ctypes.CDLL:
 
         theirs = ctypes.CDLL(cimpl.__file__)  # it looks for names in the libraries of a library too
         version = int(theirs.rd_kafka_version())
-        ours = ctypes.CDLL(str(Path(__file__).with_name("reader.so")))
+        ours = ctypes.CDLL(str(Path(__file__).with_name("native.so")))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(ours, name)
             function.restype, function.argtypes = result, arguments

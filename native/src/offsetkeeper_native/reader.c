@@ -1,39 +1,13 @@
 /* Records of Kafka as Arrow, by the librdkafka that confluent-kafka has loaded.
  *
  * The caller is __init__.py beside this file, through ctypes: no Python is needed to build it, and no header of librdkafka.
- * The prototypes and types below are those that librdkafka's rdkafka.h documents (2.6 to 2.16), each with its section
- * there; those of Arrow are from "The Arrow C data interface". One thread uses a reader at a time.
+ * The prototypes below are those that librdkafka's rdkafka.h documents (2.6 to 2.16), each with its section there. One
+ * thread uses a reader at a time.
  * Whatever cannot be allocated ends a call with NO_MEMORY: nothing is half done then but the reader, which is to be closed.
  */
-#include <dlfcn.h>
-#include <limits.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/types.h>
-
-#define EXPORT __attribute__((visibility("default")))
+#include "native.h"
 
 /* ---- librdkafka ---- */
-typedef struct { /* rd_kafka_message_t, section "Kafka messages" */
-    int err;
-    void *rkt;
-    int32_t partition;
-    void *payload;
-    size_t len;
-    void *key;
-    size_t key_len;
-    int64_t offset;
-    void *_private;
-} message_t;
-
-typedef struct { /* the beginning of rd_kafka_topic_partition_t, section "Topic+Partition list" */
-    char *topic;
-    int32_t partition;
-    int64_t offset;
-} topic_partition_t;
-
 enum { /* enum rd_kafka_resp_err_t and other constants of rdkafka.h */
     PARTITION_EOF = -191,
     LOG_TRUNCATION = -139,       /* RD_KAFKA_RESP_ERR__LOG_TRUNCATION */
@@ -83,18 +57,7 @@ enum { /* enum rd_kafka_resp_err_t and other constants of rdkafka.h */
     F(int, header_add, (void *, const char *, ssize_t, const void *, ssize_t))                                         \
     F(int, header_get_all, (const void *, size_t, const char **, const void **, size_t *))
 
-#define DECLARE(type, name, arguments) static type(*rk_##name) arguments;
 FUNCTIONS(DECLARE)
-
-/* ---- The Arrow C data interface ---- */
-struct ArrowArray {
-    int64_t length, null_count, offset, n_buffers, n_children;
-    const void **buffers;
-    struct ArrowArray **children;
-    struct ArrowArray *dictionary;
-    void (*release)(struct ArrowArray *);
-    void *private_data;
-};
 
 /* ---- What this file adds; __init__.py knows these structures and numbers too ---- */
 enum { OK, NO_MEMORY, BAD_TIMESTAMP, BROKEN };
@@ -767,9 +730,6 @@ EXPORT int ok_take(reader_t *r, int wait_ms, int64_t most_rows, int64_t most_byt
 
 /* ---- From the beginning to the end ---- */
 EXPORT const char *ok_load(void *library) { /* Returns the name of a function that is not there, or NULL. */
-#define LOAD(type, name, arguments)                                                                                    \
-    *(void **)&rk_##name = dlsym(library, "rd_kafka_" #name);                                                          \
-    if (!rk_##name) return "rd_kafka_" #name;
     FUNCTIONS(LOAD)
     find_sizes();
     return NULL;

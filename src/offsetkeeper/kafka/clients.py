@@ -210,6 +210,7 @@ def open_producer(
     transactional_id: str,
     report: Callable[[Any], None],
     failed: Callable[[Any], None],
+    make: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
     """Return a transactional producer, which chooses partitions as the Java client does.
 
@@ -221,6 +222,7 @@ def open_producer(
         transactional_id: for brokers, only the newest producer of an id may write.
         report: see `open_client`. A fatal error is not reported: whatever call comes next raises it.
         failed: called with the `KafkaError` of each message that was not delivered.
+        make: see `open_client`.
 
     Raises:
         SettingsError, MissingExtra: see `open_client`.
@@ -231,7 +233,7 @@ def open_producer(
         "delivery.report.only.error": True,
         "on_delivery": lambda error, _: failed(error),
     }
-    return open_client("Producer", brokers, {**_PRODUCER, **_room(options), **options}, ours, report)
+    return open_client("Producer", brokers, {**_PRODUCER, **_room(options), **options}, ours, report, make)
 
 
 def _room(options: Mapping[str, str]) -> dict[str, str]:

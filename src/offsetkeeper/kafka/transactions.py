@@ -27,8 +27,9 @@ from offsetkeeper.errors import (
     TokenUnavailable,
     UnknownTopic,
 )
-from offsetkeeper.kafka.clients import library, open_client, open_producer, redact
+from offsetkeeper.kafka.clients import library, open_client, redact
 from offsetkeeper.kafka.codes import FENCED, NO_REASON, OF_RECORD, PURGED, TOO_LARGE, TOO_LONG, CodeVerdict, judge
+from offsetkeeper.kafka.producers import Rows, open_transactional
 from offsetkeeper.kafka.tls import is_on
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _TRY_S = 2.0  # seconds of one try
 _ABORT_S = 5.0
 _CONNECT_S = 0.5
-_OF_TRANSACTIONS = "__transaction_state"  # Kafka's own topic, which a producer with a transactional id needs anyway
 # A client that knows a broker, and has no connection to it, waits half of this before it connects.
 _QUICKLY = {"reconnect.backoff.ms": "20"}
 _TIMEOUT = "transaction.timeout.ms"
@@ -47,17 +47,6 @@ _READ_MARK = {
     "enable.auto.commit": "false",
     "allow.auto.create.topics": "false",
 }
-
-
-class Message(NamedTuple):
-    """A message to write. A partition of -1 lets the partitioner choose; a timestamp of 0 is the current time."""
-
-    topic: str
-    value: bytes | str | None
-    key: bytes | str | None = None
-    partition: int = -1
-    timestamp_ms: int = 0
-    headers: list[tuple[str, bytes | None]] | None = None
 
 
 class Saying(NamedTuple):
@@ -96,7 +85,7 @@ class Slot:
         try:
             return look.said(min(self.timeout_s, 2 * _TRY_S))
         except SinkError:  # a live transaction ends sooner; an open one looks like no answer
-            return Turn(self).take()
+            return Turn(self, writes=False).take()
 
 
 class _Look:
@@ -174,19 +163,26 @@ class _Look:
 
 
 class Turn:
-    """A producer for one transaction in a slot."""
+    """A producer for one transaction in a slot.
 
-    def __init__(self, slot: Slot) -> None:
+    Args:
+        slot: the slot.
+        writes: whether it gets any messages.
+    """
+
+    def __init__(self, slot: Slot, *, writes: bool = True) -> None:
         self._slot = slot
         self._look = _Look(slot)
         self._failed: list[Any] = []
         with _telling_no_token():
-            self._producer = open_producer(
+            self._producer = open_transactional(
                 slot.brokers,
                 {_TIMEOUT: _TIMEOUT_MS, **_QUICKLY, **slot.options},
                 slot.name,
                 self._look.reports.append,
                 self._failed.append,
+                self._look.consumer.consumer_group_metadata,
+                writes=writes,
             )
 
     def take(self) -> str | None:
@@ -202,22 +198,14 @@ class Turn:
 
         with ThreadPoolExecutor(1) as pool:
             pool.submit(self._look.connect)
-            self._connect()
+            with suppress(library().KafkaException):
+                # A client without a connection looks for its coordinator only each half second.
+                self._producer.connect(_CONNECT_S)
             try:
                 retry(self._may_begin, self._slot.timeout_s, begin)
             except library().KafkaException as error:
                 raise self._failure(error.args[0]) from error
         return self._look.said(self._slot.timeout_s)
-
-    def _connect(self) -> None:
-        """Connect to a broker: a client without a connection looks for its coordinator only each half second.
-
-        The first answer may come by the address that was given, and the client then closes that connection. The second
-        one comes by a connection that stays.
-        """
-        with suppress(library().KafkaException):
-            for _ in range(2):
-                self._producer.list_topics(_OF_TRANSACTIONS, _CONNECT_S)
 
     def _may_begin(self, error: Exception) -> bool:
         self._producer.poll(0)
@@ -232,7 +220,7 @@ class Turn:
         """
         return self._look.partitions(topic)
 
-    def rehearse(self, messages: Iterable[Message]) -> None:
+    def rehearse(self, messages: Iterable[Rows]) -> None:
         """Write messages in a transaction, and abort it; the slot was taken.
 
         Raises:
@@ -240,8 +228,8 @@ class Turn:
         """
         try:
             self._producer.begin_transaction()
-            for message in messages:
-                self._send(message)
+            for rows in messages:
+                self._producer.send(*rows, self._wait_for_room)
             self._flush()
             self._check()
         except (library().KafkaException, SystemError) as error:
@@ -249,7 +237,7 @@ class Turn:
         finally:
             self._abort()
 
-    def write(self, messages: Iterable[Message], saying: Saying, agree: Callable[[], object] = lambda: None) -> None:
+    def write(self, messages: Iterable[Rows], saying: Saying, agree: Callable[[], object] = lambda: None) -> None:
         """Write messages and a text in one transaction; the slot was taken, and its text is `saying.before`.
 
         Args:
@@ -265,8 +253,8 @@ class Turn:
         began, committing = monotonic(), False
         try:
             self._producer.begin_transaction()
-            for message in messages:
-                self._send(message)
+            for rows in messages:
+                self._producer.send(*rows, self._wait_for_room)
             self._flush()
             self._say(saying)
             agree()
@@ -278,20 +266,11 @@ class Turn:
             self._abort()
             raise
 
-    def _send(self, message: Message) -> None:
-        topic, value, key, partition, timestamp_ms, headers = message
-        # By position: argument names and an empty list of headers would double the cost of the call.
-        asked = (topic, value, key, partition, None, None, timestamp_ms, *([headers] if headers else []))
-        while True:
-            try:
-                self._producer.produce(*asked)
-            except BufferError:
-                if not len(self._producer):
-                    raise self._no_room() from None
-                self._producer.poll(0.01)
-            else:
-                return
-            self._check()
+    def _wait_for_room(self) -> None:
+        if not len(self._producer):
+            raise self._no_room()
+        self._producer.poll(0.01)
+        self._check()
 
     def _no_room(self) -> RowMismatch:
         return RowMismatch(
@@ -308,16 +287,11 @@ class Turn:
             raise library().KafkaException(self._failed[0])
 
     def _say(self, saying: Saying) -> None:
-        offset, group = self._offset(saying)
+        retry(_passes, self._slot.timeout_s, lambda left_s: self._send_offset(saying, max(left_s, 0.5)))
 
-        def send(left_s: float) -> None:
-            self._producer.send_offsets_to_transaction(offset, group, max(left_s, 0.5))
-
-        retry(_passes, self._slot.timeout_s, send)
-
-    def _offset(self, saying: Saying) -> tuple[list[Any], Any]:
-        offset = library().TopicPartition(self._slot.topic, 0, saying.offset, metadata=saying.text)
-        return [offset], self._look.consumer.consumer_group_metadata()
+    def _send_offset(self, saying: Saying, wait_s: float) -> None:
+        slot = self._slot
+        self._producer.send_offset_to_transaction(slot.topic, saying.offset, saying.text, slot.name, wait_s)
 
     def _settle(self, error: Any, saying: Saying, took_s: float, *, committing: bool) -> None:
         """Find out the outcome of the transaction; return if it is done, by this producer or a copy of it."""
@@ -329,7 +303,7 @@ class Turn:
             self._abort()
             raise self._failure(told)
         try:  # a producer that fenced this one has ended its transaction; otherwise the next turn does
-            found = self._look.said(self._slot.timeout_s) if fenced else Turn(self._slot).take()
+            found = self._look.said(self._slot.timeout_s) if fenced else Turn(self._slot, writes=False).take()
         except (SinkError, Refused) as lost:
             if fenced and not committing:
                 raise self._overtaken() from lost  # whatever the mark is: it is not of this producer
@@ -358,7 +332,7 @@ class Turn:
         """Return why the transaction has failed if its messages only report that they were given up."""
         try:
             if error.name() in PURGED:  # a failed transaction answers each call with the cause
-                self._producer.send_offsets_to_transaction(*self._offset(saying), _TRY_S)
+                self._send_offset(saying, _TRY_S)
         except library().KafkaException as told:
             return told.args[0]
         return error

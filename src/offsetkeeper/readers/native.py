@@ -1,19 +1,12 @@
-"""Messages as `readers/messages` gives them, by the compiled reader where it can be used. Runs on executors.
-
-That is a distribution of its own, offsetkeeper-native, in the folder `native`: executors may have it, and need not.
-"""
+"""Messages as `readers/messages` gives them, by the compiled reader where it can be used. Runs on executors."""
 
 from __future__ import annotations
 
 import logging
-import platform
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.environment import monotonic
-from offsetkeeper.errors import MissingExtra
-from offsetkeeper.kafka.own_settings import NATIVE, TOKEN_PROVIDER
+from offsetkeeper.kafka.compiled import compiled
 from offsetkeeper.readers.flow import Flow
 from offsetkeeper.readers.messages import NO_EPOCHS, Messages, Partition, PythonMessages, Rest, Taken
 from offsetkeeper.readers.source import open_consumer
@@ -27,8 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper.readers")
 _INTERFACE = 4
-# What needs confluent-kafka's own client: Python makes the tokens, and plugins may change whatever a client does.
-_PYTHON_ONLY = (TOKEN_PROVIDER, "plugin.library.paths")
 
 
 def open_messages(
@@ -39,7 +30,7 @@ def open_messages(
 ) -> Messages:
     """Return a client that reads ranges: a compiled one where it can be used, else one of confluent-kafka.
 
-    The log says which one reads, and why: as a warning where the compiled one is installed, and cannot be used.
+    The log says which one reads, and why; see `compiled`.
 
     Args: see `PythonMessages`.
 
@@ -47,45 +38,17 @@ def open_messages(
         MissingExtra: the compiled one is required, and cannot be used here.
         SettingsError, TokenUnavailable: see `open_client`.
     """
-    compiled, why, level = _find(source.options)
-    if compiled is not None:
-        log.info("the compiled reader reads: offsetkeeper-native %s", compiled.__version__)
-        return NativeMessages(compiled, source, ranges, report, epochs)
-    if source.options.get(NATIVE) == "required":
-        raise MissingExtra(
-            f"the compiled reader cannot be used by {sys.executable} on {platform.node()}: {why}. Install "
-            f"offsetkeeper-native for the Python of every executor, or leave {NATIVE} out"
-        )
-    log.log(level, "the reader in Python reads: %s", why)
+    module = compiled("reader", "reads", "offsetkeeper_native", _INTERFACE, source.options, log)
+    if module is not None:
+        return NativeMessages(module, source, ranges, report, epochs)
     return PythonMessages(source, ranges, report, epochs)
-
-
-def _find(options: Mapping[str, str]) -> tuple[Any, str, int]:
-    """Return the compiled reader's module or None; why it is not used; and how much that is to be logged."""
-    if options.get(NATIVE) == "never":
-        return None, f"{NATIVE} is never", logging.INFO
-    for name in _PYTHON_ONLY:
-        if name in options:
-            return None, f"the setting {name} needs it", logging.INFO
-    try:
-        found: Any = import_module("offsetkeeper_native")
-    except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "offsetkeeper_native"
-        return None, "offsetkeeper-native is not installed" if missing else str(error), logging.INFO
-    if found.INTERFACE != _INTERFACE:
-        return None, f"offsetkeeper-native {found.__version__} is not of this release of offsetkeeper", logging.WARNING
-    try:
-        found.library()
-    except found.Unusable as error:
-        return None, f"offsetkeeper-native cannot be used: {error}", logging.WARNING
-    return found, "", logging.INFO
 
 
 class NativeMessages:
     """See `Messages`.
 
     Args:
-        compiled: the module.
+        module: the compiled one.
         source, ranges, report, epochs: see `PythonMessages`.
 
     Raises:
@@ -94,13 +57,13 @@ class NativeMessages:
 
     def __init__(
         self,
-        compiled: Any,
+        module: Any,
         source: Source,
         ranges: Sequence[Range],
         report: Callable[[Any], None],
         epochs: Mapping[Partition, int] = NO_EPOCHS,
     ) -> None:
-        self._compiled, self._source, self._report = compiled, source, report
+        self._compiled, self._source, self._report = module, source, report
         self._asked: Any = None
         self._partitions = [each[:2] for each in ranges]
         self._flow = Flow(ranges)

@@ -26,6 +26,7 @@ from offsetkeeper.kafka import (
     closing,
     cluster,
     codes,
+    compiled,
     log_cuts,
     many_offsets,
     own_settings,
@@ -247,7 +248,7 @@ class StreamPlanner:
 # imported.
 READING = (
     *(errors, environment, retry, outside, urls, identity, tls, kafka_tls),
-    *(codes, own_settings, tokens, clients, closing, topic_ids, consume, messages, native, source, headers),
+    *(codes, own_settings, tokens, clients, compiled, closing, topic_ids, consume, messages, native, source, headers),
     *(unreadable, turns, flow, held),
 )
 _SHIPPED = (

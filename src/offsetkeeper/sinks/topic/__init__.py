@@ -33,7 +33,7 @@ from offsetkeeper.errors import (
     SinkError,
     SinkMismatch,
 )
-from offsetkeeper.kafka import KafkaCluster, clients, codes, own_settings, tokens, transactions
+from offsetkeeper.kafka import KafkaCluster, clients, codes, compiled, own_settings, producers, tokens, transactions
 from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_producer
 from offsetkeeper.kafka.own_settings import worker_modules
@@ -61,6 +61,8 @@ _SHIPPED = (
     tls,
     kafka_tls,
     clients,
+    compiled,
+    producers,
     transactions,
     limits,
     task,

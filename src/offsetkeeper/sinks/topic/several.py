@@ -95,7 +95,7 @@ def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: A
     """
     accord = accord or Accord(lambda said: [said])
     slot, saying = share.slots[number], share.saying
-    turn = Turn(slot)
+    turn = Turn(slot, writes=batches != ())
     found = turn.take()
     if found == saying.text:
         accord.written(first=number == 0)
@@ -125,7 +125,7 @@ def void(slot: Slot, saying: Saying) -> None:
         MarkMoved: the slot now has the batch or a later one.
         SinkError, OutcomeUnknown, Refused: see `Turn`.
     """
-    turn = Turn(slot)
+    turn = Turn(slot, writes=False)
     found = turn.take()
     if found == saying.text:
         return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import MarkMoved, OffsetkeeperError, RowMismatch, SinkError, SinkMismatch, UnknownTopic
-from offsetkeeper.kafka.transactions import Message, Saying, Slot, Turn
+from offsetkeeper.kafka.producers import Rows, columns
+from offsetkeeper.kafka.transactions import Saying, Slot, Turn
 from offsetkeeper.sinks.limits import Limits, check
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def land(
         SinkMismatch: a row is for a topic that is closed; nothing was written.
         SinkError, OutcomeUnknown, Refused: see `Turn`.
     """
-    turn = Turn(slot)
+    turn = Turn(slot, writes=batches != ())
     found = turn.take()
     if found == saying.text:
         return
@@ -113,9 +114,7 @@ def loop(topic: str | None) -> str:
     )
 
 
-def messages(
-    batches: Iterable[pa.RecordBatch], name: str | None, partitions: Callable[[str], int]
-) -> Iterator[Message]:
+def messages(batches: Iterable[pa.RecordBatch], name: str | None, partitions: Callable[[str], int]) -> Iterator[Rows]:
     """Yield the messages of rows.
 
     Args:
@@ -126,23 +125,51 @@ def messages(
     Raises:
         RowMismatch: a row cannot be written.
     """
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
     for given in batches:
         batch = _as_bytes(given)
         check(batch, [_LIMITS.get(column, Limits(column)) for column in batch.schema.names])
-        columns = {column: batch.column(column).to_pylist() for column in batch.schema.names if column != "timestamp"}
-        times = _milliseconds(batch.column("timestamp")) if "timestamp" in batch.schema.names else None
-        nothing = [None] * batch.num_rows
-        rest = (columns.get(column, nothing) for column in ("topic", "key", "partition", "headers"))
-        for value, topic, key, partition, headers, time in zip(columns["value"], *rest, times or nothing, strict=True):
-            where = name if topic is None else topic
-            if where is None:
-                raise RowMismatch(f"column topic: a row has no topic, and Topic(…) has no name; {_NOTHING}")
-            count = _count(partitions, where, of_row=topic is not None)
-            if partition is not None and not 0 <= partition < count:
-                raise RowMismatch(
-                    f"column partition: a row has {partition}, but topic {where} has {count} partitions; {_NOTHING}"
-                )
-            yield Message(where, value, key, -1 if partition is None else partition, time or 0, _headers(headers))
+        kinds = {
+            **dict(zip(columns().names, columns().types, strict=True)),
+            "topic": pa.string(),
+            "timestamp": pa.timestamp("us", "UTC"),
+        }
+        nothing = {column: pa.nulls(batch.num_rows, kind) for column, kind in kinds.items()}
+        rows = {**nothing, **dict(zip(batch.schema.names, batch.columns, strict=True))}
+        topics, rows["topic"] = _topics(rows["topic"], name)
+        counts = [_count(partitions, topic, of_row=of_row) for topic, of_row in topics]
+        rows["partition"] = _partitions(rows["partition"], topics, rows["topic"], counts)
+        rows["timestamp"], rows["headers"] = _milliseconds(rows["timestamp"]), _headers(rows["headers"])
+        made = [rows[column] for column in columns().names]
+        yield Rows([topic for topic, _ in topics], pa.record_batch(made, schema=columns()))
+
+
+def _topics(column: pa.Array, name: str | None) -> tuple[list[tuple[str, bool]], pa.Array]:
+    """Return the topics, each with whether rows name it; and the number of each row's topic among them."""
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    if name is None and column.null_count:
+        raise RowMismatch(f"column topic: a row has no topic, and Topic(…) has no name; {_NOTHING}")
+    coded = column.dictionary_encode(null_encoding="encode")
+    topics = [(name or "", False) if topic is None else (topic, True) for topic in coded.dictionary.to_pylist()]
+    return topics, coded.indices.cast(pa.int32())
+
+
+def _partitions(column: pa.Array, topics: list[tuple[str, bool]], numbers: pa.Array, counts: list[int]) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    of_row = pa.array(counts, pa.int32()).take(numbers)
+    wrong = pc.or_(pc.less(column, 0), pc.greater_equal(column, of_row))
+    row = pc.index(wrong, value=True).as_py()
+    if row >= 0:
+        number = numbers[row].as_py()
+        raise RowMismatch(
+            f"column partition: a row has {column[row]}, but topic {topics[number][0]} has {counts[number]} "
+            f"partitions; {_NOTHING}"
+        )
+    return column.fill_null(-1)
 
 
 def _count(partitions: Callable[[str], int], topic: str, *, of_row: bool) -> int:
@@ -164,22 +191,26 @@ def _as_bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _milliseconds(column: Any) -> list[int | None]:
+def _milliseconds(column: pa.Array) -> pa.Array:
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
-    found = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
-    if any(time is not None and time < 1 for time in found):
+    found = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    least = pc.min(found).as_py()
+    if least is not None and least < 1:
         raise RowMismatch(f"column timestamp: Kafka cannot store times before 1970; {_NOTHING}")
-    return found  # type: ignore[no-any-return]  # pyarrow ships no types
+    return found.fill_null(0)
 
 
-def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]] | None:
-    if not found:
-        return None
-    if any(header is None or header["key"] is None for header in found):
+def _headers(column: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
+
+    pairs = column.flatten()
+    keys = pairs.field("key") if not pairs.null_count else None
+    if keys is None or keys.null_count:
         raise RowMismatch(f"column headers: a header has no key; {_NOTHING}")
-    if any("\0" in header["key"] for header in found):
+    if pc.any(pc.match_substring(keys, "\0")).as_py():
         raise RowMismatch(
             f"column headers: a header's key has the character U+0000, and the client would cut it there; {_NOTHING}"
         )
-    return [(header["key"], header["value"]) for header in found]
+    return column.cast(columns().field("headers").type)
