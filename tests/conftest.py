@@ -25,6 +25,7 @@ pytest_plugins = [
     "fixtures.hbase",
     "fixtures.cassandra_server",
     "fixtures.browser",
+    "fixtures.sanitized",
 ]
 
 # No test is timed: on a busy machine hypothesis's own limits would fail one that is right.

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,14 +9,12 @@ from random import Random
 import pytest
 from confluent_kafka import Producer
 
+from fixtures.sanitized import check, needs_gcc
 from offsetkeeper.testing.kafka import KafkaServer
 from readers.test_readers_headers import produce
 
-GCC = shutil.which("gcc") or ""
-pytestmark = [pytest.mark.soak, pytest.mark.skipif(not GCC, reason="gcc has both sanitizers")]
+pytestmark = [pytest.mark.soak, needs_gcc]
 MakeTopic = Callable[..., str]
-HERE = Path(__file__).parent
-NATIVE = HERE.parents[1] / "native" / "src" / "offsetkeeper_native"
 
 # Runs under the sanitizers; what they say goes to stderr.
 CHILD = """
@@ -32,7 +25,8 @@ from offsetkeeper.readers import flow
 from offsetkeeper.errors import OffsetkeeperError
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
-brokers, topic, ends, what = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
+brokers, topic, what = *sys.argv[1:3], json.loads(sys.argv[3])
+ends = what["ends"]
 assert offsetkeeper_native.__file__.startswith(what["folder"]), offsetkeeper_native.__file__
 
 def rows(native, headers, some, wanted):
@@ -77,39 +71,6 @@ print("all is well")
 """
 
 
-@pytest.fixture(scope="module")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the compiled reader, built with sanitizers and allocations that can fail."""
-    folder = tmp_path_factory.mktemp("sanitized")
-    package = folder / NATIVE.name
-    package.mkdir()
-    shutil.copy(NATIVE / "__init__.py", package)
-    flags = ["-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wconversion"]
-    checks = ["-Werror", "-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-include", str(HERE / "failing.h")]
-    command = [GCC, *flags, *checks, str(NATIVE / "reader.c"), "-o", str(package / "reader.so"), "-ldl"]
-    subprocess.run(command, check=True)
-    return folder
-
-
-def check(sanitized: Path, child: str, server: KafkaServer, topic: str, ends: list[int], seed: int) -> None:
-    """Run a child under the sanitizers, and assert that it ends well and that they have found nothing."""
-    found = subprocess.run([GCC, "-print-file-name=libasan.so"], capture_output=True, check=True, text=True).stdout
-    what = {"folder": str(sanitized), "seed": seed, "rounds": 25, "failures": 120}
-    command = [sys.executable, "-c", child, server.bootstrap, topic, json.dumps(ends), json.dumps(what)]
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": found.strip(),
-        "PYTHONPATH": str(sanitized),
-        "PYTHONMALLOC": "malloc",
-        "ASAN_OPTIONS": "detect_leaks=1:exitcode=0:halt_on_error=1",  # Python itself leaks: only ours are looked for
-        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-    }
-    done = subprocess.run(command, capture_output=True, check=False, text=True, env=environment, timeout=400)
-    assert done.stdout == "all is well\n", done.stderr[-5000:]
-    for word in ("ERROR: AddressSanitizer", "runtime error:", "reader.c"):
-        assert word not in done.stderr, done.stderr[-5000:]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_no_sanitizer_finds_anything(seed: int, sanitized: Path, kafka_server: KafkaServer, topic: MakeTopic) -> None:
     orders, chance = topic(partitions=4), Random(seed)  # noqa: S311 - no secret
@@ -122,7 +83,7 @@ def test_no_sanitizer_finds_anything(seed: int, sanitized: Path, kafka_server: K
             producer.produce(orders, value, key, partition=number, headers=pairs or None)  # type: ignore[arg-type]
             ends[number] += 1
         assert producer.flush(60) == 0
-    check(sanitized, CHILD, kafka_server, orders, ends, seed)
+    check(sanitized, CHILD, kafka_server.bootstrap, orders, ends=ends, seed=seed, rounds=25, failures=120)
 
 
 def test_odd_keys_of_headers_under_sanitizers(sanitized: Path, kafka_server: KafkaServer, topic: MakeTopic) -> None:
@@ -131,4 +92,4 @@ def test_odd_keys_of_headers_under_sanitizers(sanitized: Path, kafka_server: Kaf
     keys = [[chance.randbytes(chance.randint(0, 9)) for _ in range(chance.randint(1, 5))] for _ in range(300)]
     produce(kafka_server, orders, *keys)
     child = CHILD.replace('rows("never", headers, some, wanted)', 'rows("required", headers, {}, wanted)')
-    check(sanitized, child, kafka_server, orders, [300], 7)
+    check(sanitized, child, kafka_server.bootstrap, orders, ends=[300], seed=7, rounds=25, failures=120)

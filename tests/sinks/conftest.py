@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,29 @@ from sinks.cassandra_tables import Shop
 
 PARTITION = TopicPartition("orders", 0)
 STAGING = "select relname from pg_class where relname ~ '^offsetkeeper_.*_' and relkind = 'r'"
+
+
+def _has_producer() -> bool:
+    try:
+        return find_spec("offsetkeeper_native.producer") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.fixture(
+    params=[
+        pytest.param({"offsetkeeper.native": "never"}, id="python"),
+        pytest.param(
+            {"offsetkeeper.native": "required"},
+            id="native",
+            marks=pytest.mark.skipif(not _has_producer(), reason="no C compiler made it"),
+        ),
+    ]
+)
+def implementation(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The setting that takes one of the two producers of a task."""
+    found: dict[str, str] = request.param
+    return found
 
 
 @pytest.fixture

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import MagicMock
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from offsetkeeper.core.batch import Batch
-from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.kafka.clients import _room
+from offsetkeeper.kafka.transactions import Saying
 from offsetkeeper.sinks import MarkKey, Seen, Topic
+from offsetkeeper.sinks.topic import task
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
 from sinks.topics import KEY, committed, lander, mark, values
 
 NewTopic = Callable[..., str]
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BATCH = Batch("billing", "token", 1, ())
 SCHEMA = (
     "key binary, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
@@ -38,7 +44,7 @@ def land(sink: Topic, frame: DataFrame, sequence: int = 1) -> None:
 
 
 def test_each_column_goes_where_it_goes_with_spark(
-    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, implementation: dict[str, str]
 ) -> None:
     name, other = topic(3), topic(3)
     rows = [
@@ -46,7 +52,7 @@ def test_each_column_goes_where_it_goes_with_spark(
         (None, None, None, other, 1, None),
         (b"", b"", [], name, 0, AT),
     ]
-    land(Topic(kafka_server.bootstrap, name), spark.createDataFrame(rows, SCHEMA))
+    land(Topic(kafka_server.bootstrap, name, kafka=implementation), spark.createDataFrame(rows, SCHEMA))
     found = sorted(committed(kafka_server.bootstrap, name))
     assert found[0][:4] == (0, b"", b"", AT_MS)
     assert found[1] == (2, b"k", b"v", AT_MS, [("h", b"1"), ("h", None), ("", b"")])
@@ -56,47 +62,77 @@ def test_each_column_goes_where_it_goes_with_spark(
 
 
 def test_where_the_broker_sets_the_times_the_rows_are_there_once_with_its_times(
-    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, implementation: dict[str, str]
 ) -> None:
     name = topic(1, {"message.timestamp.type": "LogAppendTime"})
-    land(Topic(kafka_server.bootstrap, name), spark.createDataFrame([(b"v", AT)], "value binary, timestamp timestamp"))
+    land(
+        Topic(kafka_server.bootstrap, name, kafka=implementation),
+        spark.createDataFrame([(b"v", AT)], "value binary, timestamp timestamp"),
+    )
     [found] = committed(kafka_server.bootstrap, name)
     assert found.value == b"v"
     assert found.timestamp_ms > AT_MS + 3_000_000  # AT is an hour ago
 
 
-def test_texts_are_utf_8_and_keys_choose_the_partition_as_in_java(
-    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Tasks get their rows in many batches."""
+    spark.conf.set(BATCH_ROWS, "70")
+    yield
+    spark.conf.unset(BATCH_ROWS)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_the_rows_are_those_that_sparks_own_sink_writes(
+    spark: SparkSession,
+    kafka_server: KafkaServer,
+    topic: NewTopic,
+    implementation: dict[str, str],
 ) -> None:
-    """So records of a key stay in one partition, whoever writes them."""
+    """Row by row. So records of a key stay in one partition, whoever writes them."""
     ours, sparks = topic(7), topic(7)
-    frame = spark.range(300).selectExpr("concat('kéy ', id) as key", "concat('välue ', id) as value")
-    land(Topic(kafka_server.bootstrap, ours), frame)
-    options = {"kafka.bootstrap.servers": kafka_server.bootstrap, "topic": sparks}
-    frame.write.format("kafka").options(**options).save()
-    parts = [{each[:3] for each in committed(kafka_server.bootstrap, name)} for name in (ours, sparks)]
-    assert parts[0] == parts[1]
-    assert len(parts[0]) == 300
+    texts = (
+        "concat('schlüssel ', n) as key, case n when 2 then null when 3 then X'' else cast('v' as binary) end as value"
+    )
+    frame = (
+        spark.range(0, 1500, 1, 3)
+        .where("id % 3 < 2 or id < 900")
+        .selectExpr(
+            "case id % 7 when 0 then '' else concat('kéy ', id) end as key",
+            "case id % 5 when 0 then null when 1 then '' else concat('ä', id, repeat('x', int(id % 90))) end as value",
+            "case id % 4 when 0 then null when 1 then array() "
+            f"else transform(sequence(1, id % 3 + 1), n -> struct({texts})) end as headers",
+            "case id % 6 when 0 then int(id % 7) end as partition",
+        )
+    )
+    land(Topic(kafka_server.bootstrap, ours, kafka=implementation), frame)
+    options = {"kafka.bootstrap.servers": kafka_server.bootstrap, "topic": sparks, "includeHeaders": "true"}
+    frame.coalesce(1).write.format("kafka").options(**options).save()
+    found = [
+        [each._replace(timestamp_ms=0) for each in committed(kafka_server.bootstrap, name)] for name in (ours, sparks)
+    ]
+    assert sorted(found[0], key=repr) == sorted(found[1], key=repr)
+    assert len(found[0]) == frame.count() > 1000
 
 
 def test_a_text_goes_out_with_the_bytes_that_it_has(
-    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, implementation: dict[str, str]
 ) -> None:
     """Also if they are no UTF-8, as a cast of a record's value may be."""
     name = topic()
     frame = spark.sql("select cast(X'6BFF' as string) as key, cast(X'00FE' as string) as value")
-    land(Topic(kafka_server.bootstrap, name), frame)
+    land(Topic(kafka_server.bootstrap, name, kafka=implementation), frame)
     assert [each[1:3] for each in committed(kafka_server.bootstrap, name)] == [(b"k\xff", b"\x00\xfe")]
 
 
 def test_rows_of_one_partition_of_the_frame_keep_their_order(
-    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, implementation: dict[str, str]
 ) -> None:
     name = topic()
     frame = spark.range(0, 30_000, 1, 3).selectExpr(
         "cast(spark_partition_id() as string) as key", "cast(id as string) as value"
     )
-    land(Topic(kafka_server.bootstrap, name), frame)
+    land(Topic(kafka_server.bootstrap, name, kafka=implementation), frame)
     found = committed(kafka_server.bootstrap, name)
     numbers: dict[bytes | None, list[int]] = {}
     for each in found:
@@ -106,11 +142,11 @@ def test_rows_of_one_partition_of_the_frame_keep_their_order(
 
 
 def test_rows_may_name_topics_and_the_mark_is_kept_in_one(
-    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, implementation: dict[str, str]
 ) -> None:
     """Of a batch for several topics, all or nothing shows, whichever of them is looked at."""
     one, two, marks = topic(), topic(), topic()
-    sink = Topic(kafka_server.bootstrap, mark_topic=marks)
+    sink = Topic(kafka_server.bootstrap, mark_topic=marks, kafka=implementation)
     frame = spark.createDataFrame([(one, "1"), (two, "2")], "topic string, value string")
     land(sink, frame)
     with pytest.raises(RowMismatch, match=r"column topic: a row has no topic, and Topic\(…\) has no name"):
@@ -177,10 +213,16 @@ def test_a_frame_that_does_not_fit_is_refused_by_its_columns(
     ],
 )
 def test_a_row_that_kafka_cannot_take_is_told_and_none_is_written(
-    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, value: str, column: str, told: str
+    spark: SparkSession,
+    kafka_server: KafkaServer,
+    topic: NewTopic,
+    value: str,
+    column: str,
+    told: str,
+    implementation: dict[str, str],
 ) -> None:
     name = topic(2)
-    sink, right = Topic(kafka_server.bootstrap, name), spark.range(5).selectExpr("'v' as value")
+    sink, right = Topic(kafka_server.bootstrap, name, kafka=implementation), spark.range(5).selectExpr("'v' as value")
     frame = right.withColumn(column, f.expr(value))
     with pytest.raises(SinkError, match=told) as found:
         land(sink, frame)
@@ -201,12 +243,17 @@ def test_a_row_that_kafka_cannot_take_is_told_and_none_is_written(
     ],
 )
 def test_a_message_that_is_too_large_names_the_setting_and_is_not_waited_for(
-    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, options: dict[str, str], told: str
+    spark: SparkSession,
+    kafka_server: KafkaServer,
+    topic: NewTopic,
+    options: dict[str, str],
+    told: str,
+    implementation: dict[str, str],
 ) -> None:
     name = topic(1)
     frame = spark.createDataFrame([(b"v" * size,) for size in (1, 2000)], "value binary")
     with pytest.raises(RowMismatch, match=told):
-        land(Topic(kafka_server.bootstrap, name, kafka=options), frame)
+        land(Topic(kafka_server.bootstrap, name, kafka=options | implementation), frame)
     assert committed(kafka_server.bootstrap, name) == []
 
 
@@ -271,3 +318,51 @@ def test_where_executors_come_and_go_spark_has_no_barrier_stage_and_is_asked_for
     sink._land(KEY, Seen(None), mark(1), sink._stage(frame, BATCH))
     assert map_in_arrow.call_args.kwargs["barrier"] is (dynamic == "false")
     assert frame.repartition.call_args == ((1,),)
+
+
+def test_batches_without_rows_write_nothing(
+    kafka_server: KafkaServer, topic: NewTopic, implementation: dict[str, str]
+) -> None:
+    name = topic()
+    rows = pa.record_batch({"value": ["a", None, "b"]})
+    sink = Topic(kafka_server.bootstrap, name, kafka=implementation)
+    task.land(sink._slot(KEY), Saying(None, 1, str(mark(1))), name, [rows[:0], rows[1:], rows[3:], rows[:1]])
+    assert [each.value for each in committed(kafka_server.bootstrap, name)] == [None, b"b", b"a"]
+
+
+def test_the_log_says_which_producer_writes_and_why(
+    kafka_server: KafkaServer, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A release of offsetkeeper-native without a producer, or with another one, is not used."""
+    producer: Any = pytest.importorskip("offsetkeeper_native.producer")
+    name = topic()
+    caplog.set_level(logging.INFO, "offsetkeeper.producers")
+
+    def said(native: str) -> tuple[str, str]:
+        caplog.clear()
+        at = Topic(kafka_server.bootstrap, name, kafka={"offsetkeeper.native": native})._slot(KEY)
+        before = at.said()
+        task.land(
+            at,
+            Saying(before, 1, "1 said" if before is None else before + "."),
+            name,
+            [pa.record_batch({"value": ["v"]})],
+        )
+        [record] = [each for each in caplog.records if each.name == "offsetkeeper.producers"]
+        return record.levelname, record.getMessage()
+
+    version = producer.__version__
+    assert said("auto") == ("INFO", f"the compiled producer writes: offsetkeeper-native {version}")
+    assert said("never") == ("INFO", "the producer in Python writes: offsetkeeper.native is never")
+    told = f"offsetkeeper-native {version} is not of this release of offsetkeeper"
+    with monkeypatch.context() as other:
+        other.setattr(producer, "INTERFACE", 0)
+        assert said("auto") == ("WARNING", f"the producer in Python writes: {told}")
+    with monkeypatch.context() as older:
+        older.setitem(sys.modules, "offsetkeeper_native.producer", None)
+        assert said("auto") == ("WARNING", f"the producer in Python writes: {told}")
+        with pytest.raises(MissingExtra, match=f"the compiled producer cannot be used .*{told}"):
+            said("required")
+    monkeypatch.setitem(sys.modules, "offsetkeeper_native", None)
+    assert said("auto") == ("INFO", "the producer in Python writes: offsetkeeper-native is not installed")
+    assert len(committed(kafka_server.bootstrap, name)) == 5

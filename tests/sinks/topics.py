@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
+from offsetkeeper.kafka.clients import NO_OPTIONS
 from offsetkeeper.kafka.producers import Rows, columns
 from offsetkeeper.kafka.transactions import Saying, Slot, Turn
 from offsetkeeper.sinks import Lander, MarkKey, Topic
@@ -87,10 +88,18 @@ def mark(sequence: int) -> OutputMark:
     return OutputMark(sequence, "token", f"{sequence:016x}")
 
 
-def slot(brokers: str, topic: str, key: MarkKey = KEY, *, timeout_s: float = 10.0, **kafka: str) -> Slot:
-    """Return the slot that the sink has for a group and output; options with underscores for dots."""
-    options = {name.replace("_", "."): value for name, value in kafka.items()}
-    return Topic(brokers, topic, kafka=options, timeout_s=timeout_s)._slot(key)
+def slot(
+    brokers: str,
+    topic: str,
+    key: MarkKey = KEY,
+    *,
+    timeout_s: float = 10.0,
+    options: Mapping[str, str] = NO_OPTIONS,
+    **kafka: str,
+) -> Slot:
+    """Return the slot that the sink has for a group and output; options, or those with underscores for dots."""
+    given = {**options, **{name.replace("_", "."): value for name, value in kafka.items()}}
+    return Topic(brokers, topic, kafka=given, timeout_s=timeout_s)._slot(key)
 
 
 class StepTurn(Turn):

@@ -141,7 +141,7 @@ class PythonProducer:
     def send(self, topics: Sequence[str], batch: pa.RecordBatch, wait: Callable[[], object]) -> None:
         """See `TransactionalProducer`."""
         produce = self._producer.produce
-        for topic, partition, timestamp_ms, key, value, headers in zip(*map(_values, batch.columns), strict=False):
+        for topic, partition, timestamp_ms, key, value, headers in zip(*map(_values, batch.columns), strict=True):
             # By position: argument names and an empty list of headers would double the cost of the call.
             asked = (topics[topic], value, key, partition, None, None, timestamp_ms)
             if headers:
@@ -161,4 +161,4 @@ class PythonProducer:
 
 
 def _values(column: pa.Array) -> Iterator[Any]:
-    return repeat(None) if column.null_count == len(column) else iter(column.to_pylist())
+    return repeat(None, len(column)) if column.null_count == len(column) else iter(column.to_pylist())
