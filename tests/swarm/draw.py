@@ -32,9 +32,10 @@ DAMAGES = (
     "the output is emptied",
     "the mark is deleted",
 )
+_OFTEN = {"run": 2, "run with a fault": 3, "run that dies": 3}
 OPERATORS = ("reset", "undo", "rewind", "forget", "copy", "adopt")
 ACTS = ("records come", *HAPPENINGS, *RUNS, "a backup is made", *DAMAGES, *OPERATORS)
-"""What may happen, in the words of a history. It goes in rounds: something happens, records come, a run, an operator."""
+"""What may happen, in the words of a history. It goes in rounds: something happens, records come, a run, operators."""
 
 OUTPUTS = ("SQLite", "SQLite with the offsets", "Files", "Delta", "Iceberg")
 UNMARKED = ("SQLite", "Function")
@@ -48,8 +49,8 @@ CONTENT = ("null values", "empty values", "null keys", "odd times", "headers", "
 PROGRAMS = ("skips", "copies", *SHAPES)
 POLICIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "recreated": ("stop", "beginning"),
-        "below_beginning": ("stop", "beginning"),
+        "recreated": ("stop", "beginning", "beginning"),
+        "below_beginning": ("stop", "beginning", "beginning"),
         "beyond_end": ("stop", "beginning"),
         "pending": ("own", "finish", "drop"),
     }
@@ -105,6 +106,11 @@ class History:
     steps: tuple[Step, ...]
 
     @property
+    def quarantines(self) -> bool:
+        """Whether records that fail go into the dead letters."""
+        return "poison" in self.content and self.guarantee != "at_most_once"
+
+    @property
     def features(self) -> list[str]:
         """What it has, in words: single features of the coverage."""
         found = [f"store {self.store}", *(f"output {each}" for each in self.outputs), self.guarantee]
@@ -139,7 +145,7 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
     chosen = chance.sample(kinds, k=min(len(kinds), chance.choice((1, 1, 1, 2, 2, 3))))
     if store != "sqlite":
         chosen = ["SQLite" if each == "SQLite with the offsets" else each for each in chosen]
-    on = frozenset(act for act in ACTS if chance.random() < ON)
+    on = frozenset(act for act in ACTS if chance.random() < ON) - _impossible(store, chosen)
     steps = [Step(what, chance.getrandbits(32)) for what in _acts(chance, on)]
     return History(
         seed=seed,
@@ -151,7 +157,7 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
         partitions=tuple(chance.choice((1, 2, 3)) for _ in range(chance.choice((1, 1, 2)))),
         content=_some(chance, CONTENT),
         program=_some(chance, PROGRAMS),
-        policies=tuple((name, chance.choice(words)) for name, words in POLICIES.items() if chance.random() < 0.4),
+        policies=tuple((name, chance.choice(words)) for name, words in POLICIES.items() if chance.random() < 0.6),
         max_records=chance.choice((None, None, 2, 3, 5)),
         isolation=chance.choice(("read_committed", "read_committed", "read_uncommitted")),
         staged=chance.random() < 0.3,
@@ -159,10 +165,16 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
     )
 
 
+def _impossible(store: str, outputs: list[str]) -> set[str]:
+    """Return the acts that store and outputs do not have."""
+    found = set() if store in {"sqlite", "folder"} else {"the store is restored"}
+    return found | (set() if {"SQLite", "SQLite with the offsets"} & {*outputs} else {"the mark is deleted"})
+
+
 def _acts(chance: random.Random, on: frozenset[str]) -> Iterator[str]:
     """Yield acts in rounds, of those that are switched on."""
     yield from ("records come", "run")
-    runs = [each for each in RUNS if each in on] or ["run"]
+    runs = [each for each in RUNS for _ in range(_OFTEN.get(each, 1)) if each in on] or ["run"]
     for _ in range(chance.randrange(2, 6)):
         if {"the output is restored", "the store is restored"} & on and chance.random() < 0.6:
             yield "a backup is made"

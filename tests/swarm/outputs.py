@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ from offsetkeeper import Batch
 from offsetkeeper.sinks import DeltaTable, Files, Table, Topic
 from offsetkeeper.testing.kafka import KafkaServer
 from sinks.icebergs import Lake
-from swarm.records import COLUMNS, Row
+from swarm.records import COLUMNS, MANY, Row
 
 _SQLITE = {"string": "text", "double": "real"}
 _ARROW = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string(), "double": pa.float64()}
 SCHEMA = pa.schema([(name, _ARROW[kind]) for name, kind in COLUMNS.items()])
-LETTERS = """create table letters (topic text, "partition" int, "offset" int, key blob, value blob, headers text,
-    "timestamp" text, error text, batch text, "group" text)"""
+_LETTERS = """create table letters (topic text, "partition" int, "offset" int, timestamp text, key blob, value blob,
+    error text, batch text)"""
 _LIMIT_S = 60.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass
@@ -149,6 +151,28 @@ class Function(SQLite):
     def drop_mark(self) -> bool:
         """See `Place.drop_mark`."""
         return False
+
+
+@dataclass
+class Letters(SQLite):
+    """A table for records that fail. Their times tell their numbers."""
+
+    def make(self) -> None:
+        """See `Place.make`."""
+        self.folder.mkdir(exist_ok=True)
+        self._do(_LETTERS)
+
+    def sink(self) -> Any:
+        """See `Place.sink`."""
+        return Table(f"sqlite:///{self.file}", "letters")
+
+    def rows(self) -> list[Row]:
+        """See `Place.rows`."""
+        found = self._do('select topic, "partition", "offset", timestamp, key, value, batch from letters')
+        return [
+            Row(_number(time), 0, topic, part, place, _text(key), _text(value), None, 1, batch)
+            for topic, part, place, time, key, value, batch in found
+        ]
 
 
 @dataclass
@@ -287,6 +311,15 @@ KINDS: dict[str, type[Place]] = {
     "Iceberg": Iceberg,
     "Topic": OtherTopic,
 }
+
+
+def _number(time: str) -> int:
+    """Return the number of a record from its time."""
+    return (datetime.fromisoformat(time) - _EPOCH) // timedelta(milliseconds=1) % MANY
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
 
 
 def _rows(found: Iterable[dict[str, Any]]) -> list[Row]:

@@ -29,6 +29,9 @@ COLUMNS = {
 POISON = "poison"
 """A value that a program cannot process."""
 
+LETTERS = "dead_letters"
+"""The name of the output for records that fail."""
+
 _HEADS = "array_join(transform(headers, h -> concat(h.key, '=', coalesce(string(h.value), '-'))), ',')"
 
 
@@ -108,9 +111,13 @@ class Program:
 
     def rows(self, record: Record, output: str) -> list[Row]:
         """Return the rows of a record in an output, with an empty id of the batch."""
-        if output in self.skips and record.number % 3 == 0:
+        where, failed = record.where, self.poisonous and record.value == POISON
+        if failed and output == LETTERS:
+            place = (where.topic, where.partition, where.offset)
+            return [Row(record.number, 0, *place, record.key, record.value, None, made=1, id="")]
+        if failed or output == LETTERS or (output in self.skips and record.number % 3 == 0):
             return []
-        where, kept = record.where, {"key": record.key, "value": record.value, "heads": record.heads}
+        kept = {"key": record.key, "value": record.value, "heads": record.heads}
         shown = {name: None if name in self.drops else text for name, text in kept.items()}
         if not self.heads:
             shown["heads"] = None

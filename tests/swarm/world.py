@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from engines.lab import Lab
 from offsetkeeper import Batch as KafkaBatch
 from offsetkeeper import Pipeline, Policies, TopicPartition, open_store
+from offsetkeeper.core.batch import QUARANTINED
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Guarantee, Snapshot
 from offsetkeeper.core.offsets import OffsetRange
@@ -32,11 +33,23 @@ from offsetkeeper.testing.kafka import KafkaServer
 from swarm.book import NONE, Batch, Book, Finding
 from swarm.draw import History, Step
 from swarm.faults import HOWS, Died, DiedInQuery, Fault, Trip, UserError, trip_sink, tripped_store
-from swarm.outputs import KINDS, OtherTopic, Place, WithOffsets
-from swarm.records import Program, Row, Where
+from swarm.outputs import KINDS, Letters, OtherTopic, Place, WithOffsets
+from swarm.records import LETTERS, Program, Row, Where
 from swarm.source import Source
 
 _LIMIT_S = 120
+_MARKS = ("MarkAhead", "MarkBehind", "MarkMismatch", "StartRefused")
+EXCUSES: Mapping[str, tuple[str, ...]] = {
+    "recreated": ("StartRefused", "RangeGone", "CheckpointMismatch"),
+    "retention": ("StartRefused", "RangeGone", "CheckpointMismatch"),
+    "restored": (*_MARKS, "CheckpointMismatch"),
+    "deleted": _MARKS,
+    "mark deleted": _MARKS,
+    "copied": (*_MARKS, "CheckpointMismatch"),
+    "adopted": _MARKS,
+    "queries and runs": ("CheckpointMismatch",),
+}
+"""What a run may end with after that."""
 Rows = Mapping[str, list[Row]]
 
 
@@ -87,11 +100,16 @@ class World:
         for number in history.partitions:
             self.source.make(number)
         self.places = {f"o{number}": self._place(kind, f"o{number}") for number, kind in enumerate(history.outputs)}
+        if history.quarantines:
+            self.places[LETTERS] = Letters(LETTERS, self.folder / LETTERS)
+            self.places[LETTERS].make()
+        self.outputs = {name: place for name, place in self.places.items() if name != LETTERS}
         self.program = Program(
             copies=2 if {"copies", "union"} & history.program else 1,
-            skips=frozenset([*self.places][:1]) if "skips" in history.program else frozenset(),
+            skips=frozenset([*self.outputs][:1]) if "skips" in history.program else frozenset(),
             shape=history.program,
             heads="headers" in history.content,
+            poisonous=history.quarantines,
         )
         self.book = Book(programs={1: self.program}, uncommitted=history.isolation == "read_uncommitted")
         for name, place in self.places.items():
@@ -101,8 +119,6 @@ class World:
         self._exempt: set[tuple[str, str]] = set()  # batches in outputs of which nothing is to be said
         self._suspended: dict[str, str] = {}  # outputs that must be refused, and why
         self._first_ends: dict[tuple[str, str, int], int] = {}
-        self._settled_ids: set[str] = set()
-        self._runs = 0
 
     # What happens -----------------------------------------------------------------------------------------------------
 
@@ -135,16 +151,27 @@ class World:
             self.told[-1] += ", after the transaction has ended"
         if self.program.misfit:
             self._change(misfit=False)
-        for remedy in ("", "adopt", ""):
+        for remedy in ("", "adopt", "reset"):
+            if remedy == "adopt" and self.verdict.startswith("StartRefused"):
+                continue
             if remedy:
-                self.told.append("all marks are adopted")
-                self._adopt()
+                self.told.append(f"the remedy: {remedy}")
+                _REMEDIES[remedy](self)
             outcome = self._run([])
             self._observe()
             self._judge()
             self.verdict = outcome
-            if outcome == "caught_up" or not outcome.startswith("Mark"):
+            if not outcome.startswith(("Mark", "StartRefused")):
                 return
+
+    def _reset_all(self) -> None:
+        """Read all again: what remains after a refusal."""
+
+        def plan(ledger: Ledger, cluster: KafkaCluster) -> ResetPlan:
+            scope = Scope(topics=self.source.topics)
+            return plan_reset(ledger.load(), ledger.store.address, cluster, "earliest", scope)
+
+        self._act(plan)
 
     def _come(self, step: Step) -> None:
         chance = step.chance()
@@ -304,7 +331,9 @@ class World:
         committed = {
             f"{self.group}/{entry.token}/{entry.sequence}"
             for entry in entries
-            if entry.event == "commit" and self._makes_rows(name, entry.ranges)
+            if entry.event == "commit"
+            and entry.reason.startswith(QUARANTINED) == (name == LETTERS)
+            and self._makes_rows(name, entry.ranges)
         }
         lost = {each for each in committed - there if (name, each) not in self._exempt}
         extra = {each for each in there - known if (name, each) not in self._exempt}
@@ -446,7 +475,7 @@ class World:
         with self._refused(), closing(open_store(self._url)) as store:
             for name, place in self.places.items():
                 way = place.sink().prepare(store, Guarantee.EXACTLY_ONCE) if place.marked else None
-                key = MarkKey(self.group, name if len(self.places) > 1 else "")
+                key = MarkKey(self.group, name if len(self.outputs) > 1 or name == LETTERS else "")
                 if isinstance(way, Lander):
                     mark = way.seen(key).mark
                 elif isinstance(way, Joiner):
@@ -536,8 +565,6 @@ class World:
         return summary.ended
 
     def _start(self, faults: list[Fault]) -> bool | None:
-        if self.history.reader == "packed, python":
-            return False
         self._excuses.add("queries and runs")
         trip = Trip(faults, DiedInQuery)
 
@@ -576,8 +603,10 @@ class World:
         except OffsetkeeperError as error:
             return f"{type(error).__name__}: {_short(error)}"
         except UserError:
-            return "UserError"
+            return "UserError: the function fails"
         except Exception as error:
+            if self.history.quarantines and "poisoned" in str(error):
+                return "UserError: a record fails"
             if trip.dead or "DiedInQuery" in str(error):
                 return "died"
             told = "\n".join([str(error), *getattr(error, "__notes__", [])])
@@ -590,13 +619,15 @@ class World:
         if trip.fired and self.history.guarantee == "at_most_once":
             return
         if kind == "UserError":
-            if not trip.fired:
+            if not trip.fired and not self.history.quarantines:
                 self._broken("refused", "", outcome)
             return
         if self.program.misfit and kind in {"SinkMismatch", "RowMismatch"}:
             return
-        if not self._excuses:
-            self._broken("refused", "", f"nothing was done to it, and a run ends: {outcome}")
+        excused = {name for excuse in self._excuses for name in EXCUSES[excuse]}
+        if kind not in excused:
+            done = ", ".join(sorted(self._excuses)) or "nothing was done to it"
+            self._broken("refused", "", f"{done}, and a run ends: {outcome}")
 
     def _accepted(self, before: Snapshot, outcome: str) -> None:
         """Look what a run has done with what it must refuse, and where it has begun."""
@@ -637,14 +668,16 @@ class World:
         reader = history.reader
         if reader == "packed, python":
             reader, kafka = "packed", {"offsetkeeper.native": "never"}
-        self._runs += 1
+        poison: dict[str, Any] = {"poison": "quarantine"} if history.quarantines else {}
         return Pipeline(
             group=self.group,
             store=tripped_store(open_store(self._url), trip),
             brokers=self.kafka.bootstrap,
             topics=self.source.topics,
             start=history.start,  # type: ignore[arg-type]  # one of its words
-            policies=Policies(**dict(history.policies)),  # type: ignore[arg-type]
+            policies=Policies(**dict(history.policies), **poison),  # type: ignore[arg-type]
+            dead_letters=trip_sink(self.places[LETTERS].sink(), trip) if history.quarantines else None,
+            attempts=2 if history.quarantines else 3,
             isolation=history.isolation,  # type: ignore[arg-type]
             reader=reader,
             kafka=kafka,
@@ -656,13 +689,13 @@ class World:
 
     def _how(self, trip: Trip) -> dict[str, Any]:
         """Return the outputs of a run, which fail as a trip says."""
-        sinks = {name: trip_sink(place.sink(), trip) for name, place in self.places.items()}
+        sinks = {name: trip_sink(place.sink(), trip) for name, place in self.outputs.items()}
         [first, *others] = [each if hasattr(each, "prepare") else Function(each) for each in sinks.values()]
         sink = Outputs(**dict(zip(sinks, [first, *others], strict=True))) if others else first
         return {"sink": sink, "guarantee": self.history.guarantee}
 
     def _process(self, trip: Trip) -> Any:
-        program, places = self.program, self.places
+        program, places = self.program, self.outputs
 
         def process(frame: DataFrame, batch: KafkaBatch) -> Any:
             if trip.at("function") == "refused":
@@ -794,6 +827,7 @@ def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
 
+_REMEDIES: dict[str, Callable[[World], Any]] = {"adopt": World._adopt, "reset": World._reset_all}
 _DO: dict[str, Callable[[World, Step], Any]] = {
     "records come": World._come,
     "a transaction is aborted": World._abort,
