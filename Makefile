@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -
 # Hundreds of processes import the package in the tests: each would compile all of it, where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test wide test-all quick soak histories failover sparks kafkas release-check check docs bench mutants simulate lock clean
+.PHONY: demo test wide test-all quick soak histories failover sparks kafkas release-check check docs bench mutants simulate swarm lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml native/pyproject.toml native/hatch_build.py $(wildcard native/src/offsetkeeper_native/*.[ch] native/src/offsetkeeper_native/*.py)
@@ -96,6 +96,9 @@ mutants: .venv/ready  ## break the code on purpose, one breakage at a time: each
 
 simulate: .venv/ready  ## try schedules of runs, faults and operators: ARGS="--minutes 30", --break NAME, --replay …
 	@$(BIN)/python mutants/simulate.py $(ARGS)
+
+swarm: .venv/classes  ## whole lives of real pipelines, drawn by chance, and every row counted: ARGS="--minutes 10 --seed 7 --json"
+	@PYTHONPATH=tests $(BIN)/python -m swarm $(ARGS)
 
 lock:  ## choose the versions of the development set anew
 	uv pip compile --generate-hashes --no-header --all-extras --no-emit-package offsetkeeper-native --group dev pyproject.toml -o requirements.lock

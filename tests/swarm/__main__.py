@@ -19,16 +19,18 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from fixtures import archives
 from fixtures.spark import session
 from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.mariadb import MariaDBServer
+from offsetkeeper.testing.postgresql import PostgreSQLServer
 from swarm.coverage import Coverage
-from swarm.draw import OUTPUTS, STORES, draw
+from swarm.draw import FURTHER, OUTPUTS, SERVERS, STORES, draw
 from swarm.trial import Machine, Result, shortened
 
 COMPACTS_SOON = {"log.cleaner.backoff.ms": "100"}
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     logging.disable(logging.CRITICAL)
     coverage, broken, began = Coverage(), list[Result](), time.monotonic()
-    with machine() as here:
+    with machine({*asked.store, *(each.partition(" ")[0].lower() for each in asked.output)}) as here:
         for seed in itertools.count(asked.seed):
             history = draw(seed, (*OUTPUTS, *asked.output), (*STORES, *asked.store))
             result = here.tried(history)
@@ -61,15 +63,25 @@ def main(arguments: list[str]) -> int:
 
 
 @contextmanager
-def machine() -> Iterator[Machine]:
-    """Lend a broker and a session of Spark."""
+def machine(servers: Collection[str]) -> Iterator[Machine]:
+    """Lend a broker, a session of Spark, and servers of databases."""
     archives.use()
+    made: dict[str, Callable[[], str]] = {}
     with (
+        ExitStack() as opened,
         tempfile.TemporaryDirectory(prefix="swarm-") as name,
         KafkaServer(settings=COMPACTS_SOON) as kafka,
         session(Path(name, "warehouse")) as spark,
     ):
-        yield Machine(spark, kafka, Path(name))
+        if "postgresql" in servers:
+            made["postgresql"] = _databases(opened.enter_context(PostgreSQLServer(fsync=False)))
+        if "mariadb" in servers:
+            made["mariadb"] = _databases(opened.enter_context(MariaDBServer(fsync=False)))
+        yield Machine(spark, kafka, Path(name), made)
+
+
+def _databases(server: PostgreSQLServer | MariaDBServer) -> Callable[[], str]:
+    return lambda: server.url(server.create_database())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="the first history")
     parser.add_argument("--minutes", type=float, default=0, help="how long; by default, one history")
     parser.add_argument("--histories", type=int, default=0, help="how many, at least")
-    parser.add_argument("--output", action="append", default=[], choices=["Topic"], help="a further kind of output")
-    parser.add_argument("--store", action="append", default=[], choices=[], help="a further kind of store")
+    parser.add_argument("--output", action="append", default=[], choices=FURTHER, help="a further kind of output")
+    parser.add_argument("--store", action="append", default=[], choices=SERVERS, help="a further kind of store")
     parser.add_argument("--long", action="store_true", help="do not shorten what fails")
     parser.add_argument("--verbose", action="store_true", help="print each history")
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")

@@ -42,6 +42,8 @@ UNMARKED = ("SQLite", "Function")
 """Outputs that can be written after the offsets."""
 ON = 0.4
 """How likely a feature is switched on."""
+FURTHER = ("Topic", "PostgreSQL", "PostgreSQL with the offsets", "MariaDB", "MariaDB with the offsets")
+SERVERS = ("postgresql", "mariadb")
 STORES = ("sqlite", "folder", "memory", "kafka")
 GUARANTEES = ("exactly_once", "exactly_once", "exactly_once", "at_least_once", "at_most_once")
 READERS = ("auto", "packed", "packed, python", "connector")
@@ -143,8 +145,7 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
         kinds = [each for each in kinds if each in UNMARKED]
     store = chance.choice([*stores])
     chosen = chance.sample(kinds, k=min(len(kinds), chance.choice((1, 1, 1, 2, 2, 3))))
-    if store != "sqlite":
-        chosen = ["SQLite" if each == "SQLite with the offsets" else each for each in chosen]
+    chosen = [each if _fits(each, store) else each.partition(" with")[0] for each in chosen]
     on = frozenset(act for act in ACTS if chance.random() < ON) - _impossible(store, chosen)
     steps = [Step(what, chance.getrandbits(32)) for what in _acts(chance, on)]
     return History(
@@ -165,10 +166,17 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
     )
 
 
+def _fits(output: str, store: str) -> bool:
+    """Whether there is such an output with this store."""
+    kind, _, joined = output.partition(" with")
+    return not joined or kind.lower() == store
+
+
 def _impossible(store: str, outputs: list[str]) -> set[str]:
     """Return the acts that store and outputs do not have."""
     found = set() if store in {"sqlite", "folder"} else {"the store is restored"}
-    return found | (set() if {"SQLite", "SQLite with the offsets"} & {*outputs} else {"the mark is deleted"})
+    databases = any(each.startswith(("SQLite", "PostgreSQL", "MariaDB")) for each in outputs)
+    return found | (set() if databases else {"the mark is deleted"})
 
 
 def _acts(chance: random.Random, on: frozenset[str]) -> Iterator[str]:

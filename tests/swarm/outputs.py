@@ -20,12 +20,14 @@ from confluent_kafka import Consumer, TopicPartition
 from pyiceberg.expressions import AlwaysTrue
 from pyspark.sql import DataFrame
 
+from engines.databases import connect
 from offsetkeeper import Batch
 from offsetkeeper.sinks import DeltaTable, Files, Table, Topic
 from offsetkeeper.testing.kafka import KafkaServer
 from sinks.icebergs import Lake
 from swarm.records import COLUMNS, MANY, Row
 
+_SERVERS = {"string": "text", "double": "double precision"}
 _SQLITE = {"string": "text", "double": "real"}
 _ARROW = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string(), "double": pa.float64()}
 SCHEMA = pa.schema([(name, _ARROW[kind]) for name, kind in COLUMNS.items()])
@@ -43,11 +45,15 @@ class Place(ABC):
         name: of the output in the run.
         folder: in which all of it is.
         marked: whether it keeps a mark, or is in the store's transaction.
+        restorable: whether a copy of its folder is a backup.
+        joined: whether it is in the database of the offsets.
     """
 
     name: str
     folder: Path
     marked = True
+    restorable = True
+    joined = False
 
     @abstractmethod
     def make(self) -> None:
@@ -128,6 +134,46 @@ class SQLite(Place):
 
 class WithOffsets(SQLite):
     """A table of the file that has the offsets: one transaction for both."""
+
+    restorable = False
+    joined = True
+
+
+@dataclass
+class Database(SQLite):
+    """A table of a database in a server.
+
+    Attributes:
+        url: of the database.
+    """
+
+    url: str = ""
+    restorable = False
+
+    def make(self) -> None:
+        """See `Place.make`."""
+        self.folder.mkdir(exist_ok=True)
+        columns = ", ".join(f'"{name}" {_SERVERS.get(kind, kind)}' for name, kind in COLUMNS.items())
+        self._do(f"create table orders ({columns})")
+
+    def sink(self) -> Any:
+        """See `Place.sink`."""
+        return Table(self.url, "orders")
+
+    def _do(self, sql: str, *values: Any) -> list[Any]:
+        mysql = self.url.startswith("mysql")
+        with closing(connect(self.url)) as connection:
+            cursor = connection.cursor()
+            cursor.execute((sql.replace('"', "`") if mysql else sql).replace("?", "%s"), values)
+            found = cursor.fetchall() if cursor.description else ()
+            connection.commit()
+            return [*found]
+
+
+class DatabaseWithOffsets(Database):
+    """The same in the database of the offsets."""
+
+    joined = True
 
 
 @dataclass
@@ -257,21 +303,23 @@ class OtherTopic(Place):
     """A topic, whose records have rows as JSON."""
 
     kafka: KafkaServer | None = None
+    restorable = False
 
     @property
-    def _topic(self) -> str:
+    def topic(self) -> str:
+        """Its name."""
         return f"out-{self.name}-{self.folder.parent.name}"
 
     def make(self) -> None:
         """See `Place.make`."""
         self.folder.mkdir(exist_ok=True)
         assert self.kafka is not None
-        self.kafka.create_topic(self._topic, 2)
+        self.kafka.create_topic(self.topic, 2)
 
     def sink(self) -> Any:
         """See `Place.sink`."""
         assert self.kafka is not None
-        return Topic(self.kafka.bootstrap, self._topic)
+        return Topic(self.kafka.bootstrap, self.topic)
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """See `Place.frame`."""
@@ -280,7 +328,7 @@ class OtherTopic(Place):
     def rows(self) -> list[Row]:
         """See `Place.rows`."""
         assert self.kafka is not None
-        return _rows([json.loads(value) for value in read_topic(self.kafka, self._topic)])
+        return _rows([json.loads(value) for value in read_topic(self.kafka, self.topic)])
 
 
 def read_topic(kafka: KafkaServer, topic: str) -> list[bytes]:
@@ -310,6 +358,10 @@ KINDS: dict[str, type[Place]] = {
     "Delta": Delta,
     "Iceberg": Iceberg,
     "Topic": OtherTopic,
+    "PostgreSQL": Database,
+    "PostgreSQL with the offsets": DatabaseWithOffsets,
+    "MariaDB": Database,
+    "MariaDB with the offsets": DatabaseWithOffsets,
 }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from offsetkeeper.testing.kafka import KafkaServer
 from swarm.book import Finding
 from swarm.draw import History
+from swarm.outputs import OtherTopic
 from swarm.world import Broken, World
 
 _TRIES = 40
@@ -54,17 +55,19 @@ class Machine:
     Attributes:
         spark, kafka: where it happens.
         folder: in which it gets a folder of its own.
+        databases: see `World`.
     """
 
     spark: SparkSession
     kafka: KafkaServer
     folder: Path
+    databases: Mapping[str, Callable[[], str]] = field(default_factory=dict)
 
     def tried(self, history: History) -> Result:
         """Let a history happen."""
         folder = self.folder / f"h{history.seed}-{secrets.token_hex(4)}"
         folder.mkdir()
-        world = World(history, self.spark, self.kafka, folder)
+        world = World(history, self.spark, self.kafka, folder, self.databases)
         finding = None
         try:
             world.go()
@@ -72,7 +75,11 @@ class Machine:
             finding = broken.finding
         finally:
             self.spark.catalog.clearCache()
-            for topic in {*world.source.topics} & self.kafka.topics():
+            made = {
+                *world.source.topics,
+                *(place.topic for place in world.places.values() if isinstance(place, OtherTopic)),
+            }
+            for topic in made & self.kafka.topics():
                 self.kafka.delete_topic(topic)
             shutil.rmtree(folder)
         return Result(history, "broken" if finding else world.verdict, finding, tuple(world.told), world.seen)

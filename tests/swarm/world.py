@@ -33,7 +33,7 @@ from offsetkeeper.testing.kafka import KafkaServer
 from swarm.book import NONE, Batch, Book, Finding
 from swarm.draw import History, Step
 from swarm.faults import HOWS, Died, DiedInQuery, Fault, Trip, UserError, trip_sink, tripped_store
-from swarm.outputs import KINDS, Letters, OtherTopic, Place, WithOffsets
+from swarm.outputs import KINDS, Database, Letters, OtherTopic, Place, WithOffsets
 from swarm.records import LETTERS, Program, Row, Where
 from swarm.source import Source
 
@@ -79,6 +79,7 @@ class World:
     """One history that happens.
 
     Attributes:
+        databases: for each kind of server, makes an empty database and returns its URL.
         told: its acts in plain words, as far as they have happened.
         seen: what it has reached, for the coverage.
         verdict: how it ended.
@@ -88,12 +89,14 @@ class World:
     spark: SparkSession
     kafka: KafkaServer
     folder: Path
+    databases: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     verdict: str = ""
 
     def __post_init__(self) -> None:
         history, self.group = self.history, f"g-{self.folder.name}"
+        self._database = self.databases[history.store]() if history.store in self.databases else ""
         self._url = self._store_url("store")
         self._make_store(self._url)
         self.source = Source(self.kafka, Lab(self.spark, self.kafka, self._url), history.content)
@@ -271,7 +274,7 @@ class World:
         to = self.folder / f"backup-{len(self._backups)}"
         to.mkdir()
         for place in self.places.values():
-            if not isinstance(place, OtherTopic) and place.folder != self._store_folder:
+            if place.restorable:
                 place.save(to / place.name)
         if self._store_folder.exists():
             shutil.copytree(self._store_folder, to / "store")
@@ -279,7 +282,7 @@ class World:
 
     def _restore_output(self, step: Step) -> bool | None:
         chance = step.chance()
-        choice = [name for name, place in self.places.items() if not isinstance(place, OtherTopic | WithOffsets)]
+        choice = [name for name, place in self.places.items() if place.restorable]
         if not self._backups or not choice:
             return False
         name, backup = chance.choice(choice), chance.choice(self._backups)
@@ -785,13 +788,15 @@ class World:
 
     @property
     def _store_folder(self) -> Path:
-        return self.folder / ("other" if "other" in self._url.rsplit("/", 2)[-2:][0] else "store")
+        return self.folder / ("other" if "/other/" in self._url else "store")
 
     def _store_url(self, name: str) -> str:
         if self.history.store == "memory":
             return f"memory://{self.folder.name}-{name}"
         if self.history.store == "kafka" and name == "store":
             return f"kafka://{self.kafka.bootstrap}"
+        if self._database and name == "store":
+            return self._database
         if self.history.store == "folder":
             return f"file://{self.folder}/{name}/folder"
         return f"sqlite:///{self.folder}/{name}/rows.db"
@@ -805,9 +810,15 @@ class World:
                 store.init()
 
     def _place(self, kind: str, name: str) -> Place:
-        made = KINDS[kind]
-        folder = self.folder / ("store" if made is WithOffsets else name)
-        place = made(name, folder, kafka=self.kafka) if made is OtherTopic else made(name, folder)
+        made, folder = KINDS[kind], self.folder / name
+        if made is WithOffsets:
+            place: Place = made(name, self.folder / "store")
+        elif made is OtherTopic:
+            place = made(name, folder, kafka=self.kafka)
+        elif issubclass(made, Database):
+            place = made(name, folder, url=self._database if made.joined else self.databases[kind.lower()]())
+        else:
+            place = made(name, folder)
         place.make()
         return place
 
