@@ -143,7 +143,7 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
     kinds = [*outputs, *(["Function"] if guarantee != "exactly_once" else [])]
     if guarantee == "at_most_once":
         kinds = [each for each in kinds if each in UNMARKED]
-    store = chance.choice([*stores])
+    store = chance.choice([each for each in stores for _ in range(1 if each == "kafka" else 2)])
     chosen = chance.sample(kinds, k=min(len(kinds), chance.choice((1, 1, 1, 2, 2, 3))))
     chosen = [each if _fits(each, store) else each.partition(" with")[0] for each in chosen]
     on = frozenset(act for act in ACTS if chance.random() < ON) - _impossible(store, chosen)

@@ -31,7 +31,7 @@ from offsetkeeper.sinks.functions import Function
 from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
 from swarm.book import NONE, Batch, Book, Finding
-from swarm.draw import History, Step
+from swarm.draw import HAPPENINGS, History, Step
 from swarm.faults import HOWS, Died, DiedInQuery, Fault, Trip, UserError, trip_sink, tripped_store
 from swarm.outputs import KINDS, Database, Letters, OtherTopic, Place, WithOffsets
 from swarm.records import LETTERS, Program, Row, Where
@@ -50,6 +50,8 @@ EXCUSES: Mapping[str, tuple[str, ...]] = {
     "queries and runs": ("CheckpointMismatch",),
 }
 """What a run may end with after that."""
+QUIET = frozenset({"records come", *HAPPENINGS, "a backup is made"})
+"""Acts that change neither ledger nor outputs."""
 Rows = Mapping[str, list[Row]]
 
 
@@ -119,6 +121,7 @@ class World:
             self.book.open(name, self._keeps(place))
         self._backups: list[Backup] = []
         self._excuses: set[str] = set()
+        self._seen_ledger: tuple[Snapshot, list[Entry]] | None = None
         self._exempt: set[tuple[str, str]] = set()  # batches in outputs of which nothing is to be said
         self._suspended: dict[str, str] = {}  # outputs that must be refused, and why
         self._first_ends: dict[tuple[str, str, int], int] = {}
@@ -138,14 +141,16 @@ class World:
 
     def _take(self, step: Step) -> None:
         self.told.append(step.what)
+        self._seen_ledger = None
         before = len(self.told)
         done = _DO[step.what](self, step)
         if done is False:
             self.told[before - 1] += " (nothing to do)"
             return
         self.seen[step.what] += 1
-        self._observe()
-        self._judge()
+        if step.what not in QUIET:
+            self._observe()
+            self._judge()
 
     def _end(self) -> None:
         """Let a last run catch up, with the remedies that an operator has."""
@@ -588,6 +593,7 @@ class World:
         known = {tp.topic for tp in before.positions}
         self._first_ends |= {log: end for log, end in self._ends().items() if log[0] not in known}
         outcome = self._ended(trip, once)
+        self._observe()
         for fault in trip.fired:
             self.seen[f"fault {fault.where} {fault.how}"] += 1
             self.book.disturbed = True
@@ -649,7 +655,6 @@ class World:
         else:
             self._first_ends.clear()
         if outcome == "caught_up":
-            self._observe()
             limit = self.source.open_from
             unread = [r for r in self.book.unread() if self.source.is_here(r.where) and not r.may_go]
             unread = [r for r in unread if r.where.offset < limit.get(r.where.log, r.where.offset + 1)]
@@ -712,6 +717,7 @@ class World:
 
     def _observe(self) -> None:
         """Look at the ledger."""
+        self._seen_ledger = None
         snapshot = self._snapshot()
         placed = {(tp.topic, str(at.topic_id), tp.partition): at.offset for tp, at in snapshot.positions.items()}
         for log in [log for log in self.book.reached if self._is_now(log) and log not in placed]:
@@ -767,14 +773,18 @@ class World:
         return self.places[name].rows()
 
     def _snapshot(self) -> Snapshot:
-        with closing(open_store(self._url)) as store:
-            return Ledger(store, self.group).load()
+        return self._ledger()[0]
 
     def _entries(self) -> list[Entry]:
-        with closing(open_store(self._url)) as store:
-            ledger = Ledger(store, self.group)
-            ledger.load()
-            return [*ledger.history(1000)]
+        return self._ledger()[1]
+
+    def _ledger(self) -> tuple[Snapshot, list[Entry]]:
+        """Return ledger and history as `_observe` has last seen them: to ask some stores takes long."""
+        if self._seen_ledger is None:
+            with closing(open_store(self._url)) as store:
+                ledger = Ledger(store, self.group)
+                self._seen_ledger = ledger.load(), [*ledger.history(1000)]
+        return self._seen_ledger
 
     def _note(self, records: list[Any]) -> None:
         for record in records:
