@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> int:
             result = here.tried(history)
             coverage.add(history, result.seen, result.verdict)
             if result.finding:
-                print(result)
+                kinds = [f"--output '{each}'" for each in asked.output] + [f"--store {each}" for each in asked.store]
+                print(result, " ".join(["  again with --seed", str(seed), *kinds]), sep="\n")
                 broken.append(result)
                 if not asked.long:
                     print(f"the shortest one that was found:\n{shortened(result, here.tried)}")

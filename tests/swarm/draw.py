@@ -27,6 +27,9 @@ HAPPENINGS = (
 RUNS = ("run", "run with a fault", "run that dies", "query", "query that dies")
 DAMAGES = (
     "the output is restored",
+    "the output is restored in a run",
+    "the output is rolled back",
+    "the older program runs",
     "the store is restored",
     "rows are deleted",
     "the output is emptied",
@@ -146,7 +149,8 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
     store = chance.choice([each for each in stores for _ in range(1 if each == "kafka" else 2)])
     chosen = chance.sample(kinds, k=min(len(kinds), chance.choice((1, 1, 1, 2, 2, 3))))
     chosen = [each if _fits(each, store) else each.partition(" with")[0] for each in chosen]
-    on = frozenset(act for act in ACTS if chance.random() < ON) - _impossible(store, chosen)
+    on = frozenset(act for act in ACTS if chance.random() < ON)
+    on -= _impossible(store, chosen, on)
     steps = [Step(what, chance.getrandbits(32)) for what in _acts(chance, on)]
     return History(
         seed=seed,
@@ -156,7 +160,7 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
         reader=chance.choice(READERS),
         start=chance.choice(("earliest", "earliest", "latest")),
         partitions=tuple(chance.choice((1, 2, 3)) for _ in range(chance.choice((1, 1, 2)))),
-        content=_some(chance, CONTENT),
+        content=_some(chance, CONTENT) - ({"poison"} if chance.random() < 0.5 else set()),
         program=_some(chance, PROGRAMS),
         policies=tuple((name, chance.choice(words)) for name, words in POLICIES.items() if chance.random() < 0.6),
         max_records=chance.choice((None, None, 2, 3, 5)),
@@ -172,10 +176,12 @@ def _fits(output: str, store: str) -> bool:
     return not joined or kind.lower() == store
 
 
-def _impossible(store: str, outputs: list[str]) -> set[str]:
+def _impossible(store: str, outputs: list[str], on: frozenset[str]) -> set[str]:
     """Return the acts that store and outputs do not have."""
-    found = set() if store in {"sqlite", "folder"} else {"the store is restored"}
+    found: set[str] = set() if store in {"sqlite", "folder"} else {"the store is restored"}
     databases = any(each.startswith(("SQLite", "PostgreSQL", "MariaDB")) for each in outputs)
+    found |= set() if "copy" in on else {"the older program runs"}
+    found |= set() if "Delta" in outputs else {"the output is rolled back"}
     return found | (set() if databases else {"the mark is deleted"})
 
 
@@ -184,7 +190,7 @@ def _acts(chance: random.Random, on: frozenset[str]) -> Iterator[str]:
     yield from ("records come", "run")
     runs = [each for each in RUNS for _ in range(_OFTEN.get(each, 1)) if each in on] or ["run"]
     for _ in range(chance.randrange(2, 6)):
-        if {"the output is restored", "the store is restored"} & on and chance.random() < 0.6:
+        if any("restored" in each or "rolled" in each for each in on) and chance.random() < 0.6:
             yield "a backup is made"
         yield from _few(chance, HAPPENINGS, on)
         if chance.random() < 0.8:

@@ -71,6 +71,8 @@ class Trip:
         died: what a dead run raises.
         dead: whether it is.
         fired: the faults that have come.
+        calls: how many there were, of each kind.
+        once: what else happens at a call of the function, by its number.
     """
 
     faults: list[Fault] = field(default_factory=list)
@@ -78,6 +80,7 @@ class Trip:
     dead: bool = False
     fired: list[Fault] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
+    once: dict[int, Callable[[], object]] = field(default_factory=dict)
 
     def at(self, where: str) -> str:
         """Return how this call is to fail, or an empty text."""

@@ -76,6 +76,11 @@ class Place(ABC):
         shutil.rmtree(self.folder)
         shutil.copytree(copy, self.folder)
 
+    def roll_back(self, copy: Path) -> bool:
+        """Go back to a backup by the output's own means; return whether this kind can."""
+        del copy
+        return False
+
     def delete(self, rows: list[Row] | None) -> bool:
         """Delete rows as people do, or all of them; return whether this kind can."""
         del rows
@@ -268,6 +273,18 @@ class Delta(Place):
         """See `Place.rows`."""
         return _rows(deltalake.DeltaTable(self._path).to_pyarrow_table().to_pylist())
 
+    def save(self, to: Path) -> None:
+        """See `Place.save`."""
+        super().save(to)
+        (to / "version").write_text(str(deltalake.DeltaTable(self._path).version()), "utf-8")
+
+    def roll_back(self, copy: Path) -> bool:
+        """See `Place.roll_back`: RESTORE."""
+        table, version = deltalake.DeltaTable(self._path), int((copy / "version").read_text("utf-8"))
+        if version < table.version():
+            table.restore(version)
+        return True
+
     def delete(self, rows: list[Row] | None) -> bool:
         """See `Place.delete`."""
         table = deltalake.DeltaTable(self._path)
@@ -303,7 +320,6 @@ class OtherTopic(Place):
     """A topic, whose records have rows as JSON."""
 
     kafka: KafkaServer | None = None
-    restorable = False
 
     @property
     def topic(self) -> str:
@@ -320,6 +336,17 @@ class OtherTopic(Place):
         """See `Place.sink`."""
         assert self.kafka is not None
         return Topic(self.kafka.bootstrap, self.topic)
+
+    def save(self, to: Path) -> None:
+        """See `Place.save`: nothing of it can be put back."""
+        to.mkdir()
+
+    def put_back(self, copy: Path) -> None:
+        """Make it again: it is empty then, whatever it was."""
+        del copy
+        assert self.kafka is not None
+        self.kafka.delete_topic(self.topic)
+        self.kafka.create_topic(self.topic, 2)
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """See `Place.frame`."""

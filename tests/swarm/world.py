@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from engines.lab import Lab
+from engines.marked import nothing
 from offsetkeeper import Batch as KafkaBatch
 from offsetkeeper import Pipeline, Policies, TopicPartition, open_store
 from offsetkeeper.core.batch import QUARANTINED
@@ -121,6 +122,7 @@ class World:
             self.book.open(name, self._keeps(place))
         self._backups: list[Backup] = []
         self._excuses: set[str] = set()
+        self._left_urls: list[str] = []  # of stores that the group was copied from
         self._seen_ledger: tuple[Snapshot, list[Entry]] | None = None
         self._exempt: set[tuple[str, str]] = set()  # batches in outputs of which nothing is to be said
         self._suspended: dict[str, str] = {}  # outputs that must be refused, and why
@@ -297,6 +299,68 @@ class World:
         self._went_back({name: before})
         return None
 
+    def _roll_back(self, step: Step) -> bool | None:
+        chance = step.chance()
+        if not self._backups:
+            return False
+        backup, before = chance.choice(self._backups), {name: self._rows(name) for name in self.places}
+        name = chance.choice([*self.outputs])
+        if not (backup.folder / name).exists() or not self.places[name].roll_back(backup.folder / name):
+            return False
+        self.told[-1] += f": {name}, to {backup.folder.name}"
+        self._went_back({name: before[name]})
+        return None
+
+    def _restore_in_a_run(self, step: Step) -> bool | None:
+        """Restore an output while a batch is computed: before it lands."""
+        chance = step.chance()
+        choice = [name for name, place in self.outputs.items() if place.restorable and place.marked]
+        if not self._backups or not choice or self.history.guarantee == "at_most_once" or self._suspended:
+            return False
+        name, backup = chance.choice(choice), chance.choice(self._backups)
+        self._note(self.source.produce(chance, 4))
+        self.told[-1] += f" in a run: {name}, as it was in {backup.folder.name}"
+        trip, ids = Trip(), list[set[str]]()
+
+        def restore() -> None:
+            ids.append({row.id for row in self._rows(name)})
+            self.places[name].put_back(backup.folder / name)
+            ids.append({row.id for row in self._rows(name)})
+
+        trip.once = {chance.randrange(1, 3): restore}
+        self._excuses.add("restored")
+        self._ran(trip, lambda: self._run_once(trip))
+        if ids:
+            before, after = ids
+            further = {row.id for row in self._rows(name)} - after
+            if before - after and further:
+                self._broken("accepted", name, f"it lost {sorted(before - after)}, and has got {sorted(further)} since")
+        self._went_back({})
+        return None
+
+    def _older_program(self, _: Step) -> bool | None:
+        """A supervisor that was forgotten starts the program with the store from before a copy."""
+        if not self._left_urls or self._suspended:
+            return False
+        here, self._url = self._url, self._left_urls[-1]
+        self._excuses.add("copied")
+        counts = {name: self.book.deliveries(name, self._rows(name)) for name in self.places}
+        trip = Trip()
+        outcome = self._ended(trip, lambda: self._run_once(trip))
+        self.told[-1] += f" → {outcome}"
+        self._url = here
+        self._observe()
+        for name, place in self.places.items():
+            if self._keeps(place) != "exactly_once":
+                self._begin(name)
+                continue
+            now = self.book.deliveries(name, self._rows(name))
+            twice = [where for where in now if now[where] > counts[name][where] and self.book.passed(where)]
+            if twice and (name not in self._suspended):
+                self._broken("doubled", name, f"the older program has written again: {twice[:3]}")
+        self._went_back({})
+        return None
+
     def _restore_store(self, step: Step) -> bool | None:
         choice = [backup for backup in self._backups if (backup.folder / "store").exists()]
         if not choice:
@@ -461,6 +525,7 @@ class World:
         del step
         with self._refused(), closing(open_store(self._url)) as source, closing(open_store(there)) as target:
             copy(self.group, source, target, force=True, overwrite=True)
+            self._left_urls.append(self._url)
             self._url = there
             self._excuses.add("copied")
             self._exempt |= {(name, row.id) for name in self.places for row in self._rows(name)}
@@ -708,6 +773,7 @@ class World:
         def process(frame: DataFrame, batch: KafkaBatch) -> Any:
             if trip.at("function") == "refused":
                 raise UserError
+            trip.once.pop(trip.calls["function"], nothing)()
             made = {name: place.frame(program.frame(frame, batch.id, name)) for name, place in places.items()}
             return made if len(made) > 1 else made[next(iter(made))]
 
@@ -866,6 +932,9 @@ _DO: dict[str, Callable[[World, Step], Any]] = {
     "the checkpoint is deleted": World._delete_checkpoint,
     "a backup is made": World._backup,
     "the output is restored": World._restore_output,
+    "the output is restored in a run": World._restore_in_a_run,
+    "the output is rolled back": World._roll_back,
+    "the older program runs": World._older_program,
     "the store is restored": World._restore_store,
     "rows are deleted": World._delete_rows,
     "the output is emptied": World._empty,
