@@ -45,6 +45,8 @@ UNMARKED = ("SQLite", "Function")
 """Outputs that can be written after the offsets."""
 ON = 0.4
 """How likely a feature is switched on."""
+SLOW = 0.3
+"""How likely one may be that costs ten seconds each time."""
 FURTHER = ("Topic", "PostgreSQL", "PostgreSQL with the offsets", "MariaDB", "MariaDB with the offsets")
 SERVERS = ("postgresql", "mariadb")
 STORES = ("sqlite", "folder", "memory", "kafka")
@@ -149,8 +151,10 @@ def draw(seed: int, outputs: Iterable[str] = OUTPUTS, stores: Iterable[str] = ST
     store = chance.choice([each for each in stores for _ in range(1 if each == "kafka" else 2)])
     chosen = chance.sample(kinds, k=min(len(kinds), chance.choice((1, 1, 1, 2, 2, 3))))
     chosen = [each if _fits(each, store) else each.partition(" with")[0] for each in chosen]
-    content = _some(chance, CONTENT) - ({"poison"} if chance.random() < 0.5 else set())
+    slow, slower = chance.random() < SLOW, chance.random() < SLOW
+    content = _some(chance, CONTENT) - (set() if slow else {"poison"})
     on = frozenset(act for act in ACTS if chance.random() < ON)
+    on -= set() if slower else {"query", "query that dies"}
     if "poison" in content and guarantee != "at_most_once":
         on -= {"query", "query that dies"}  # of which the checkpoint fixes the batches: no quarantine can cut them
     on -= _impossible(store, chosen, on)
