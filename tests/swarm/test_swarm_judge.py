@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from swarm.book import Batch, Book, Finding
-from swarm.draw import ACTS, draw
 from swarm.records import Program, Record, Row, Where
 
 LOG = ("orders", "id", 0)
@@ -110,9 +109,3 @@ def test_rows_that_somebody_deletes_are_not_missed_and_do_not_come_again() -> No
     found.forgive("o", rows[:2])
     assert found.judge("o", rows[2:]) == []
     assert kinds(found.judge("o", rows)) == ["doubled"]
-
-
-def test_a_number_gives_the_same_history_each_time_and_each_act_is_drawn() -> None:
-    histories = [draw(seed) for seed in range(500)]
-    assert histories == [draw(seed) for seed in range(500)]
-    assert {step.what for history in histories for step in history.steps} == set(ACTS)
