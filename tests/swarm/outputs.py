@@ -350,7 +350,8 @@ class OtherTopic(Place):
 
     def frame(self, frame: DataFrame) -> DataFrame:
         """See `Place.frame`."""
-        return frame.selectExpr("to_json(struct(*)) as value")
+        misfit = "worth" in frame.columns  # then the message too has no value
+        return frame.selectExpr(f"to_json(struct(*)) as {'worth' if misfit else 'value'}")
 
     def rows(self) -> list[Row]:
         """See `Place.rows`."""
