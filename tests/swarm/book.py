@@ -118,6 +118,10 @@ class Book:
         """Count rows as never written: somebody else has deleted them."""
         self.base[output].subtract(self.deliveries(output, gone))
 
+    def credit(self, output: str, back: Iterable[Row]) -> None:
+        """Count rows as there before: somebody has put them back."""
+        self.base[output].update(self.deliveries(output, back))
+
     def deliveries(self, output: str, rows: Iterable[Row]) -> Counter[Where]:
         """Return how often each record was delivered; rows of one record and one batch are one delivery."""
         found: Counter[Where] = Counter()

@@ -183,7 +183,7 @@ class Source:
             value = None
         elif "empty values" in self.content and odd > 0.7:
             value = ""
-        elif "poison" in self.content and poisoned < 0.2:
+        elif "poison" in self.content and poisoned < 0.2 and self._last % 3:  # those are skipped before they fail
             value = POISON
         key = None if "null keys" in self.content and "compaction" not in self.content and keyless < 0.4 else "x"
         heads = [("first", "1"), ("first", ""), ("second", None)][: chance.randrange(4)] or None

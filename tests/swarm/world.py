@@ -381,12 +381,12 @@ class World:
     def _went_back(self, before: Rows) -> None:
         """Find out which outputs fit their store no more: a run must not accept them."""
         self._excuses.add("restored")
-        for name in self.places:
-            place = self.places[name]
+        for name, place in self.places.items():
             if not place.marked or self._keeps(place) == "at_most_once":
                 if name in before:
-                    now = self._rows(name)
-                    self.book.forgive(name, [row for row in before[name] if row not in now])
+                    old, now = Counter(before[name]), Counter(self._rows(name))
+                    self.book.forgive(name, [*(old - now).elements()])
+                    self.book.credit(name, [*(now - old).elements()])
                 continue
             if trouble := self._trouble(name):
                 self._suspended[name] = trouble
