@@ -239,6 +239,22 @@ def test_what_each_output_gets_twice_or_never_is_told(group: Group) -> None:
     assert group.plan({A0: 80}).notes[0] == f"the results of up to 40 records that are skipped are not in {every}"
 
 
+def test_what_an_earlier_reset_went_over_and_a_way_back_leaves_out_is_told(group: Group) -> None:
+    """It is skipped by the earlier one, so this one skips nothing; and who goes back wants to have it."""
+    group.do(group.plan(90, A0))
+    half = group.plan(60, A0)
+    assert [step.skipped for step in half.steps] == [0]
+    told = "offsets that were never read, as an earlier reset went over them: a 0 40 60. No batch will read them"
+    assert [told in note for note in half.notes].count(True) == 1
+    assert not any("never read" in note for to in (40, 30, 95) for note in group.plan(to, A0).notes)
+
+
+def test_a_reset_of_a_group_that_the_store_does_not_have_says_so(group: Group) -> None:
+    """Its name may be mistyped."""
+    plan = plan_reset(Snapshot("gg"), "store", group.cluster, "earliest", Scope(topics=["a"]))
+    assert "the store has no group 'gg' yet, so check the name: this reset makes it" in plan.notes
+
+
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:
     group.kafka.found[TopicPartition("b", 1)] = Bounds(0, 1, "idb")
     with pytest.raises(Refused, match=r"b 0 has no stored position.*\n.*b 1 has no stored position"):

@@ -16,7 +16,7 @@ from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.duration import time_text
 from offsetkeeper.core.mark import listed_name
-from offsetkeeper.core.model import Guarantee, Snapshot, check_group
+from offsetkeeper.core.model import Entry, Guarantee, Snapshot, check_group
 from offsetkeeper.core.offsets import Positions, TopicPartition, topics_of
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import EVERY_ENTRY, Store
@@ -216,9 +216,18 @@ def history(
         say_json(history_fields(entries))
         return
     rows = [
-        (e.version, _time(e.at_ms), e.event, e.actor, sum(r.size for r in e.ranges) or None, e.reason) for e in entries
+        (e.version, _time(e.at_ms), e.event, e.actor, sum(r.size for r in e.ranges) or None, _moved(e) + e.reason)
+        for e in entries
     ]
     say_table(("version", "time", "event", "by", "offsets", "why"), rows, spare=("by",), wrap=("by", "why"))
+
+
+def _moved(entry: Entry) -> str:
+    """Return where a reset has moved positions from and to; of many only the first ones."""
+    if entry.event != "rewind" or not entry.moves:
+        return ""
+    moves = (f"{tp} {'-' if m.before is None else m.before.offset} → {m.after.offset}" for tp, m in entry.moves.items())
+    return f"{listed(sorted(moves), ', ', 3)}{'; ' * bool(entry.reason)}"
 
 
 def verify(group: options.Group, *, store: options.Store = "", as_json: options.AsJson = False) -> None:

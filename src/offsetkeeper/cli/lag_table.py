@@ -36,7 +36,7 @@ _EXPLAINING = {
     Status.LOSING_DATA: ("lost in", "retention"),
     Status.GROWING: ("written/s", "read/s"),
     Status.STALLED: ("age",),
-    Status.BEHIND: ("age",),
+    Status.BEHIND: ("written/s", "read/s", "age"),
 }
 _BEFORE_THEM = ("end", "position")
 _MANY, _WORST = 20, 10  # partitions

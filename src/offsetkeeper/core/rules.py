@@ -415,6 +415,8 @@ def _refusal(snapshot: Snapshot, event: Event, holder: Holder) -> OffsetkeeperEr
         return Fenced(
             f"group {snapshot.group!r} is held by {owner}, so this {name} was refused; nothing was changed. "
             "Only one run may work for a group: stop the other run first, or let this run end."
+            + " If the other one is dead, give --force."
+            * hasattr(event, "force")
         )
     held = "no run holds the group: acquire it first" if holder is Holder.FREE else "this run holds the group"
     batch = f"batch {snapshot.pending.id} is pending" if snapshot.pending else "no batch is pending"

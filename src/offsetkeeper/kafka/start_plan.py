@@ -213,7 +213,10 @@ def _bounds(cluster: Cluster, topics: Topics, stored: Positions) -> dict[TopicPa
     found = cluster.find(topics, known)
     missing = [topic for topic in topics.names if topic not in found and topic not in known]
     if missing or not found:
-        remedy = "The group has read it before. Correct the brokers' address, unless it was deleted"
+        remedy = (
+            "The group has read it before. Correct the brokers' address; or, if it was deleted for good, take its "
+            "positions out with offsetkeeper forget"
+        )
         raise UnknownTopic(
             f"no such topic at {cluster.brokers}: {', '.join(missing) or topics}. "
             f"{'Create it, or correct the name' if missing or not known else remedy}"

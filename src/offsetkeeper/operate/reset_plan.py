@@ -143,6 +143,19 @@ class Step:
         return max(self.beginning, self.old if self.cut is None else min(self.old, self.cut))
 
     @property
+    def never_read(self) -> tuple[OffsetRange, ...]:
+        """Where the position goes back: what Kafka holds before the new one, and no batch has committed nor will."""
+        if self.old is None or self.another or self.new.offset >= self.old:
+            return ()
+        at, found = max(self.beginning, self.read.began), list[OffsetRange]()
+        known = (*self.read.committed, *self.read.passed, *self.read.perhaps)
+        for start, end in sorted((*known, (self.new.offset, self.new.offset))):
+            if at < min(start, self.new.offset):
+                found.append(OffsetRange(*self.topic_partition, at, min(start, self.new.offset)))
+            at = max(at, end)
+        return tuple(found)
+
+    @property
     def perhaps_again(self) -> tuple[OffsetRange, ...]:
         """The ranges of dropped batches that are read again: some outputs have them, or may."""
         there = ((max(start, self.new.offset), end) for start, end in self.read.perhaps)
@@ -267,18 +280,25 @@ class ResetPlan:
             f"the next batch of streaming query {query} was {count.before}, and is {count.after} then"
             for query, count in self.queries
         ]
-        if first := sorted({s.topic_partition.topic for s in self.steps if s.old is None} - self._read):
-            notes.append(
-                f"without a position until now, so check the names: {listed(first, ', ')}. If no program of this group "
-                "reads them, these positions stay behind for ever, and undo does not take them out: offsetkeeper "
-                "forget does"
-            )
+        notes += self._new_names()
         if self.left:
             told = "not moved, because they have no position in the topic, and a start reads them from their beginning"
             notes += [f"{told}: {listed(self.left, ', ')}"]
         if self.gone:
             notes += [f"not moved, because they are no longer in Kafka: {listed(self.gone, ', ')}"]
         return notes + self.clips
+
+    def _new_names(self) -> list[str]:
+        notes = []
+        if not self.version:
+            notes.append(f"the store has no group {self.group!r} yet, so check the name: this reset makes it")
+        if first := sorted({s.topic_partition.topic for s in self.steps if s.old is None} - self._read):
+            notes.append(
+                f"without a position until now, so check the names: {listed(first, ', ')}. If no program of this group "
+                "reads them, these positions stay behind for ever, and undo does not take them out: offsetkeeper "
+                "forget does"
+            )
+        return notes
 
     def _batches(self) -> list[str]:
         """Return what becomes of batches that were begun and not committed."""
@@ -334,6 +354,11 @@ class ResetPlan:
             if name != DEAD_LETTERS:
                 names.setdefault(_AGAIN.get(mode, _UNKNOWN), []).append(f"{listed_name(name)} ({target})")
         notes = [f"{text.format(again)}: {listed(some, ', ')}" for text, some in names.items() if again]
+        if passed := [each for step in self.steps for each in step.never_read]:
+            notes.append(
+                "before the new positions there are offsets that were never read, as an earlier reset went over them: "
+                f"{listed(passed, ', ')}. No batch will read them, unless you set the positions before them"
+            )
         every = [each for some in names.values() for each in some]
         if never and every:
             notes.append(f"the results of up to {never} records that are skipped are not in {listed(every, ', ')}")

@@ -46,7 +46,9 @@ MEANINGS: Mapping[Status, str] = {
 
 NEXT: Mapping[Status, str] = {
     Status.LOSING_DATA: (
-        "start the job if it is stopped, else make it faster (size of batches); raise `retention.ms` of the topic now"
+        "start the job if it is stopped, else make it faster (size of batches); raise `retention.ms` of the topic now. "
+        "If the start is refused because records are gone already, `offsetkeeper plan orders` shows which; go on with "
+        "`Policies(below_beginning='beginning')`"
     ),
     Status.REFUSED: "`offsetkeeper plan orders` shows each partition with its verdict; choose a policy, or reset",
     Status.TOPIC_GONE: (

@@ -6,6 +6,7 @@ Each rule is one function. It gives no finding if a fact that it needs is unknow
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
@@ -163,6 +164,7 @@ def _permissions(facts: Facts) -> Iterator[Finding]:
 
 
 def _topics_there(facts: Facts) -> Iterator[Finding]:
+    group = shlex.quote(facts.standing.group) if facts.standing else "GROUP"
     for topic in _topics(facts):
         if not topic.exists:
             what = "the topic does not exist in Kafka" + ", but the group has positions of it" * topic.read
@@ -177,7 +179,9 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
             yield Finding("another-cluster", ERROR, f"topic {topic.topic}", what, remedy)
         elif topic.recreated:
             what = "it was deleted and created again since the group read it: the stored offsets now mean other records"
-            remedy = "offsetkeeper reset --to-earliest for this topic, or Policies(recreated='beginning')"
+            remedy = (
+                f"offsetkeeper reset {group} --topic {topic.topic} --to-earliest, or Policies(recreated='beginning')"
+            )
             yield Finding("topic-recreated", ERROR, f"topic {topic.topic}", what, remedy)
         elif topic.beyond:
             what = f"{topic.beyond} positions are beyond the end of their partition: runs are refused, nothing is read"
