@@ -133,6 +133,7 @@ def test_the_history_is_told_newest_first(desk: Desk) -> None:
 def test_verify_tells_what_a_reset_went_back_over(desk: Desk) -> None:
     assert desk.json("verify", "shop")["findings"] == []
     assert desk.run("reset", "shop", "--topic", f"{desk.topic}:0", "--to-offset", "2", "--execute").exit_code == 0
+    assert f"{desk.topic} 0 4 → 2" in desk.run("history", "shop", "--limit", "1").stdout
     explained = desk.run("verify", "shop")
     assert explained.exit_code == 0
     assert f"overlap {desk.topic} 0 2 4: rewind by" in explained.stdout

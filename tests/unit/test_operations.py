@@ -20,7 +20,7 @@ from offsetkeeper.core.batch import Output, QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, Having
+from offsetkeeper.core.model import Entry, Having, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.operate.audit import Kind, audit
