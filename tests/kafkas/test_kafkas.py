@@ -23,12 +23,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, ShareConsumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from engines.elections import SETTINGS, elect_follower, lose_follower, make_topics
 from kafka.test_kafka_late import ROW, all_ended, fail, rows_of_the_next_attempt
 from offsetkeeper import Ledger, TopicPartition, open_store
 from offsetkeeper.errors import Refused
 from offsetkeeper.kafka import KafkaCluster, transactions
 from offsetkeeper.testing.artifacts import fetch_jars
-from offsetkeeper.testing.kafka import RELEASES, KafkaServer
+from offsetkeeper.testing.kafka import RELEASES, KafkaServer, KafkaServers
 from offsetkeeper.testing.server import wait_until
 from sinks.topics import committed
 
@@ -175,6 +176,31 @@ def test_topics_have_ids_and_ends_have_epochs(server: KafkaServer) -> None:
         tp = TopicPartition("orders-in", 0)
         assert cluster.bounds([tp])[tp].leader_epoch is not None
         assert cluster.leader_epochs([tp])[tp] is not None
+
+
+@alone
+def test_a_log_that_was_cut_is_noticed(release: str, tmp_path: Path) -> None:
+    """With ZooKeeper the epoch changes when a follower is lost, so that the offset of the cut is not known."""
+    with KafkaServers(settings=SETTINGS) as servers:
+        make_topics(servers, ["cut"])
+        where = ["--store", f"sqlite:///{tmp_path}/shop.db", "--brokers", servers.bootstrap]
+        produce(servers, 5)
+        lose_follower(servers, ["cut"])
+        produce(servers, 4)
+        command("reset", "shop", *where, "--topic", "cut", "--to-latest", "--reason", "try", "--execute")
+        elect_follower(servers, ["cut"])
+        produce(servers, 7)
+        said = command("plan", "shop", *where, status=1).stdout
+    at = "" if release == "2.8" else " at offset 5"
+    assert f"cut 0: cut, stored 9, Kafka holds 0..12 and was cut{at} by the election" in said
+
+
+def produce(servers: KafkaServers, count: int) -> None:
+    """Write records, and return when all replicas in sync have them."""
+    producer = Producer({"bootstrap.servers": servers.bootstrap, "log_level": 0})
+    for number in range(count):
+        producer.produce("cut", str(number), partition=0)
+    assert producer.flush(LIMIT_S) == 0
 
 
 def test_a_topic_that_is_created_again_is_noticed_though_kafkas_own_offsets_are_gone(
