@@ -5,6 +5,7 @@ docs/kafka-releases.md has these answers as a table.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -266,9 +267,21 @@ def finalized(server: KafkaServer, feature: str) -> int | None:
     with socket.create_connection(("127.0.0.1", server.port), LIMIT_S) as asked:
         asked.sendall(struct.pack(">i", len(body)) + body)
         (size,) = struct.unpack(">i", asked.recv(4, socket.MSG_WAITALL))
-        answer = asked.recv(size, socket.MSG_WAITALL)
-    name = feature.encode()
-    if answer.count(name) < 2:  # those that it supports come first, then those of the cluster
-        return None
-    at = answer.rindex(name) + len(name)
-    return int(struct.unpack(">h", answer[at : at + 2])[0])
+        answer = io.BytesIO(asked.recv(size, socket.MSG_WAITALL))
+    answer.read(6)  # the number of the request, and no error
+    answer.read(7 * (number(answer) - 1) + 4)  # what versions it takes of each request, and the throttle time
+    fields = {number(answer): answer.read(number(answer)) for _ in range(number(answer))}
+    features = io.BytesIO(fields.get(2, b"\1"))
+    levels = {}
+    for _ in range(number(features) - 1):
+        name = features.read(number(features) - 1).decode()
+        levels[name], _least, _ = struct.unpack(">hhb", features.read(5))
+    return levels.get(feature)
+
+
+def number(answer: io.BytesIO) -> int:
+    """Read an unsigned varint."""
+    found, shift = 0, 0
+    while (byte := answer.read(1)[0]) & 0x80:
+        found, shift = found | (byte & 0x7F) << shift, shift + 7
+    return found | byte << shift

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -28,6 +29,7 @@ from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.log_cuts import find_cuts
 from offsetkeeper.kafka.many_offsets import ManyOffsets
 from offsetkeeper.kafka.topic_ids import describe_topics, topic_id
+from offsetkeeper.kafka.verification import unverified
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 1_000  # partitions in one request: librdkafka's time grows with their square
 _ROUNDS = 6  # each round halves the time span in which the record was written
 _MESSAGES = 2_000
+_QUICK_S = 3.0
 _LOOKED_AT = 100  # records of a partition whose times are in the future; about as many as one fetch brings
 _NO_RECORD = {None, CodeVerdict.NOTHING, CodeVerdict.GONE}  # results after which waiting ends
 _READ_ONE = {
@@ -225,6 +228,25 @@ class KafkaCluster(Cluster):
         found = self._admin.gather(list(dict.fromkeys(names)), ask, f"settings of {kind} {{}}", absent=absent)
         known = {name: answer for name, answer in found.items() if answer is not None}
         return {name: {setting: entry.value for setting, entry in answer.items()} for name, answer in known.items()}
+
+    def unverified(self) -> dict[str, str]:
+        """Return the brokers that do not verify transactions, each with the setting that tells; see `verification`.
+
+        Each is asked once. One that does not answer within 3 seconds, or does not show its settings, is left out.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see `Cluster`; no broker tells which there are.
+        """
+        nodes, admin, told = self.nodes(), library().admin, {}
+        asked = {id_: admin.ConfigResource(admin.ConfigResource.Type.BROKER, id_) for id_ in nodes}
+        futures = {
+            id_: self._admin.client.describe_configs([resource], request_timeout=_QUICK_S)[resource]
+            for id_, resource in asked.items()
+        }
+        for id_, future in futures.items():
+            with suppress(library().KafkaException):
+                told[id_] = {name: entry.value for name, entry in future.result().items()}
+        return unverified(nodes, told)
 
     def nodes(self) -> dict[str, tuple[str, int]]:
         """Return the advertised host and port of each broker, by its id.

@@ -26,7 +26,6 @@ from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.codes import CodeVerdict, judge
 from offsetkeeper.kafka.consumers import can_be_asked, group_consumers
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, TopicFacts
-from offsetkeeper.kafka.verification import unverified
 from offsetkeeper.operate.doctor.facts import (
     Clocked,
     Examined,
@@ -151,7 +150,7 @@ def cluster_facts(cluster: KafkaCluster, group: str, positions: Positions, topic
         known = replace(known, nodes={f"{host}:{port}": _reach(host, port) for host, port in nodes.values()})
         if all(known.nodes.values()):
             return known  # every other request would time out too
-        return _facts(cluster, known, nodes, group, positions, {*topics, *(tp.topic for tp in positions)})
+        return _facts(cluster, known, list(nodes), group, positions, {*topics, *(tp.topic for tp in positions)})
     except BrokerError as error:
         return replace(known, error=str(error))
 
@@ -171,12 +170,7 @@ def _nodes(cluster: KafkaCluster) -> dict[str, tuple[str, int]]:
 
 
 def _facts(
-    cluster: KafkaCluster,
-    known: KafkaFacts,
-    nodes: Mapping[str, tuple[str, int]],
-    group: str,
-    positions: Positions,
-    names: Collection[str],
+    cluster: KafkaCluster, known: KafkaFacts, nodes: list[str], group: str, positions: Positions, names: Collection[str]
 ) -> KafkaFacts:
     refused: list[Refusal] = []
     described = describe(cluster, sorted(names), refused)
@@ -184,11 +178,11 @@ def _facts(
     bounds = cluster.with_log_ends(cluster.bounds_of(there))
     began = cluster.held_since(bounds, timeout_s=_READ_S)
     refused += [Refusal(f"read topic {topic} (READ)", needed=True) for topic in _unreadable(cluster, bounds)]
-    brokers = cluster.settings("broker", nodes)
+    broker = cluster.settings("broker", nodes[:1])
     settings = cluster.settings("topic", [about.topic for about in there])
-    hidden = [f"topic {about.topic}" for about in there if about.topic not in settings] + ["brokers"] * (not brokers)
+    hidden = [f"topic {about.topic}" for about in there if about.topic not in settings] + ["brokers"] * (not broker)
     refused += [Refusal(f"see the settings of {what} (DESCRIBE_CONFIGS)", needed=False) for what in hidden]
-    minutes = next(iter(brokers.values()), {}).get("offsets.retention.minutes")
+    minutes = next(iter(broker.values()), {}).get("offsets.retention.minutes")
     reached = cluster.with_open_transactions(positions, bounds)  # positions of a run that reads uncommitted records
     with suppress(BrokerError):  # a missing right to read is a finding of its own
         reached = cluster.with_cuts(positions, reached)
@@ -208,7 +202,7 @@ def _facts(
         offsets_retention_s=None if minutes is None else float(minutes) * 60,
         published=_published(cluster, group, bounds, refused),
         refused=refused,
-        unverified=unverified(nodes, brokers),
+        unverified=cluster.unverified(),
     )
 
 

@@ -38,7 +38,7 @@ from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_producer
 from offsetkeeper.kafka.own_settings import worker_modules
 from offsetkeeper.kafka.transactions import Saying, Slot
-from offsetkeeper.kafka.verification import REMEDY, may_tear, unverified
+from offsetkeeper.kafka.verification import REMEDY, may_tear
 from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
 from offsetkeeper.sinks.topic import several, task
@@ -262,8 +262,8 @@ class Topic:
             with KafkaCluster(self._brokers, self._options, timeout_s=self._timeout_s) as cluster:
                 missing = sorted(topics - cluster.describe(topics).keys())
                 closed = self._closed_here(cluster)
-                nodes = cluster.nodes()
-                brokers = cluster.settings("broker", nodes)
+                allowed = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
+                unverified = cluster.unverified()
                 told = cluster.settings("topic", {written} - {*missing})
         except NotAuthorized as error:
             raise Refused(str(error)) from error
@@ -271,8 +271,8 @@ class Topic:
             raise SinkError(str(error)) from error
         if missing:
             raise Refused(f"{self._brokers} has no topic {', '.join(missing)}: create it first")
-        most = min((int(each[_MOST]) for each in brokers.values() if each.get(_MOST)), default=None)
-        if most is not None and _TIMEOUT in self._options and int(self._options[_TIMEOUT]) > most:
+        most = min((int(each[_MOST]) for each in allowed.values() if each.get(_MOST)), default=None)
+        if most is not None and int(self._options[_TIMEOUT]) > most:
             raise Refused(
                 f"{_TIMEOUT}={self._options[_TIMEOUT]} is above the {_MOST}={most} of the brokers at {self._brokers}"
             )
@@ -281,8 +281,8 @@ class Topic:
         self._closed = closed
         if told.get(written, {}).get(_UNCLEAN) == "true":
             self._check_elections(written, guarantee)
-        if found := unverified(nodes, brokers):
-            log.warning("%r: %s: %s. %s", self, may_tear(found), REMEDY, _OWN_ROWS)
+        if unverified:
+            log.warning("%r: %s: %s. %s", self, may_tear(unverified), REMEDY, _OWN_ROWS)
         return Lander(
             self._stage,
             self._seen,
