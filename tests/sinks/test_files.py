@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.observation import Observation
 
 from fixtures.nobody import nobody
 from offsetkeeper.core.batch import Batch
@@ -706,6 +708,74 @@ def test_what_spark_wrote_elsewhere_is_noticed(folder: Path, sql: Any, tmp_path:
     way.lander.seen.__self__.tree.address = f"file://{tmp_path}/elsewhere"  # type: ignore[attr-defined]
     with pytest.raises(SinkError, match="does not see it"):
         way.write(sql("select 1 as n"), batch_of(1))
+
+
+@pytest.mark.parametrize("settings", [{}, {"format": "json"}, {"partition_by": ["item", "half"]}])
+def test_a_task_that_has_written_elsewhere_is_noticed(
+    folder: Path, spark: SparkSession, rows: Any, tmp_path: Path, settings: Mapping[str, Any]
+) -> None:
+    """As where a mount is missing on its machine: the other tasks' rows landed without its rows."""
+    way, kept = once(folder, shared=True, **settings), settings.get("format", "parquet")
+    tree = way.lander.seen.__self__.tree  # type: ignore[attr-defined]
+    names_of = tree.names
+    frame = spark.range(0, 40, 1, 4).selectExpr("id", "string(id % 5) as item", "id % 2 as half")
+
+    def elsewhere(path: str) -> Any:
+        for each in [*folder.glob(f"{HIDDEN}/1-*/**/part-00002-*")]:
+            each.rename(tmp_path / each.name)
+        return names_of(path)
+
+    tree.names = elsewhere
+    with pytest.raises(SinkError, match=r"does not see what 1 of 4 tasks have written, such as task 2: .* a mount"):
+        way.write(frame, batch_of(1))
+    assert way.mark("shop") is None
+    assert (names(folder), attempts(folder)) == ([HIDDEN], [])
+    tree.names = names_of
+    way.write(frame, batch_of(1))
+    assert rows("id", format=kept) == [(number,) for number in range(40)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select id as item from range(0, 40, 1, 8) where id between 11 and 17 or id = 39",
+        "select id as item from range(0, 40, 1, 8) where id < 0",
+        "select 1L as item where false",
+        "select id as item from range(0, 8, 1, 2) union all select id from range(9, 12, 1, 3)",
+        "select count(*) as item from range(0, 40, 1, 8) group by id % 7",
+        "select id as item from range(0, 40, 1, 8) order by id desc",
+        "select id as item from range(0, 40, 1, 8) limit 7",
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, {"partition_by": ["country"]}])
+def test_what_all_see_lands_whichever_tasks_have_rows(
+    folder: Path, spark: SparkSession, rows: Any, query: str, settings: Mapping[str, Any]
+) -> None:
+    """A task without rows writes no file, or an empty one."""
+    frame = spark.sql(query).selectExpr("item", "item % 3 as country")
+    way = once(folder, shared=True, **settings)
+    way.write(frame, batch_of(1))
+    assert way.mark("shop") == OutputMark.of(batch_of(1))
+    way.write(spark.sql("select 99L as item, 0L as country"), batch_of(2))
+    assert rows("item") == [*sorted((row.item,) for row in frame.collect()), (99,)]
+
+
+def test_a_write_of_which_spark_tells_nothing_is_not_landed(
+    folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark drops events under load: the answer would be waited for without end."""
+    from offsetkeeper.sinks.files import tasks  # noqa: PLC0415 - loads pyspark
+
+    silent = threading.Event()
+    monkeypatch.setattr(tasks, "_TOLD_S", 0.05)
+    monkeypatch.setattr(Observation, "get", property(lambda _: silent.wait(60)))
+    way = once(folder, shared=True)
+    try:
+        with pytest.raises(SinkError, match="has not told which tasks had rows"):
+            way.write(spark.range(4), batch_of(1))
+    finally:
+        silent.set()
+    assert (way.mark("shop"), attempts(folder)) == (None, [])
 
 
 def test_it_travels_to_another_process(folder: Path, write: Write) -> None:

@@ -85,7 +85,11 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
             "sink": Table(settings["shop"], "all_orders"),
             "guarantee": "exactly_once",
         },
-        "files": {"process": parse, "sink": Files(f"{settings['notes']}-files"), "guarantee": "exactly_once"},
+        "files": {
+            "process": parse,
+            "sink": Files(f"{settings['notes']}-files", shared=True),
+            "guarantee": "exactly_once",
+        },
         "topic": {
             "process": parse_values,
             "sink": Topic(settings["pipeline"]["brokers"], settings["out"]),

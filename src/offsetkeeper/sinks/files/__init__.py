@@ -37,7 +37,8 @@ class Files:
         format: "parquet", or "json" with one object per line.
         partition_by: names of columns that become folders within the folder of a batch.
         shared: whether the local folder is a mount that the driver and every executor have under this path. Otherwise
-            it is refused if executors are separate processes, because they may be on other machines.
+            it is refused if executors are separate processes, because they may be on other machines. Each write is
+            checked: if the driver does not see what a task has written, the batch fails, and is tried again.
 
     Raises:
         GuaranteeRefused: the folder is in an object store, which has no rename.
@@ -90,7 +91,8 @@ class Files:
             SinkError: its file system could not be reached.
         """
         tree = self._open(self._folder)
-        output = Output(tree, self._layout, anywhere=self._shared or not isinstance(tree, LocalTree))
+        local = isinstance(tree, LocalTree)
+        output = Output(tree, self._layout, anywhere=self._shared or not local, mounted=self._shared and local)
         output.check()
         return Lander(output.stage, output.seen, output.land)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -106,12 +106,14 @@ class Output:
         tree: the folder.
         layout: layout of its batches.
         anywhere: whether executors on every machine reach it.
+        mounted: whether they reach it by a mount, which may be missing: then each write is checked.
         reached: the next batch, when the folder was last read.
     """
 
     tree: Tree
     layout: Layout
     anywhere: bool
+    mounted: bool = False
     reached: int = 0
 
     def check(self) -> None:
@@ -230,13 +232,17 @@ class Output:
     def _write(self, frame: DataFrame, attempt: str) -> None:
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - loaded with Spark
 
+        from offsetkeeper.sinks.files.tasks import watched  # noqa: PLC0415 - as above
         from offsetkeeper.sinks.files.values import checked, exact_times  # noqa: PLC0415 - as above
 
         self._check_session(frame)
         options = {_MARKS_SUCCESS: "true", **_EXACT.get(self.layout.format, {})}
         try:
             with exact_times(frame, self.layout):
-                writer = checked(frame, self.layout).write.format(self.layout.format).mode("append").options(**options)
+                rows, tasks = checked(frame, self.layout), None
+                if self.mounted:
+                    rows, tasks = watched(rows)
+                writer = rows.write.format(self.layout.format).mode("append").options(**options)
                 writer.partitionBy(*self.layout.partition_by).save(f"{self.tree.address}/{attempt}")
         except AnalysisException as error:
             raise SinkMismatch(
@@ -253,6 +259,28 @@ class Output:
                 f"{self.tree.address}/{attempt}: Spark has written it, but this process does not see it: both "
                 "must see the same folder; nothing was written"
             )
+        if tasks is not None:
+            self._check_seen(attempt, tasks())
+
+    def _check_seen(self, attempt: str, tasks: frozenset[int]) -> None:
+        """Check that the files of all tasks that had rows are in the folder."""
+        from offsetkeeper.sinks.files.tasks import unseen  # noqa: PLC0415 - loads pyspark
+
+        missing = unseen(tasks, self._files(attempt, len(self.layout.partition_by)))
+        if missing:
+            raise SinkError(
+                f"{self.tree.address}/{attempt}: this process does not see what {len(missing)} of {len(tasks)} tasks "
+                f"have written, such as task {missing[0]}: on the machine of such a task, as Spark's page shows it, "
+                "another folder has this path, as where a mount is missing; nothing was written"
+            )
+
+    def _files(self, folder: str, depth: int) -> Iterator[str]:
+        """Yield the names of the files that Spark wrote, below folders of columns to that depth."""
+        for name in self.tree.names(folder):
+            if not depth:
+                yield name
+            elif "=" in name:
+                yield from self._files(f"{folder}/{name}", depth - 1)
 
     def _check_session(self, frame: DataFrame) -> None:
         """Check that the session does not cut values, and that Spark's readers find them.
