@@ -19,6 +19,7 @@ from offsetkeeper.errors import RowMismatch, SinkError
 from offsetkeeper.sinks import Table
 
 NewTopic = Callable[..., str]
+TOGETHER = pytest.mark.xdist_group("test_cassandra")
 
 
 @pytest.fixture
@@ -29,10 +30,7 @@ def output(kind: str, lab: Lab, request: pytest.FixtureRequest, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(each, marks=pytest.mark.xdist_group("test_cassandra") if each == "Cassandra" else ())
-        for each in KINDS
-    ],
+    [pytest.param(each, marks=TOGETHER if each == "Cassandra" else ()) for each in KINDS],
 )
 def test_each_record_that_an_output_refuses_is_in_the_dead_letters_and_all_others_in_the_output(
     lab: Lab, topic: NewTopic, output: Refusing, tmp_path: Path
@@ -61,16 +59,25 @@ def test_each_record_that_an_output_refuses_is_in_the_dead_letters_and_all_other
     assert all(error.startswith("RowMismatch: ") or late in error for _, _, error in found)
 
 
-@pytest.mark.parametrize("kind", ["PostgreSQL", "PostgreSQL, in the store's transaction", "Topic"])
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("PostgreSQL", "parent"),
+        ("PostgreSQL, in the store's transaction", "parent"),
+        ("Topic", "missing"),
+        pytest.param("Cassandra", "empty", marks=TOGETHER),
+        pytest.param("Cassandra", "huge", marks=TOGETHER),
+        pytest.param("Cassandra", "uuid", marks=TOGETHER),
+    ],
+)
 def test_a_program_of_which_the_output_refuses_every_row_quarantines_none(
-    lab: Lab, topic: NewTopic, output: Refusing, tmp_path: Path
+    lab: Lab, topic: NewTopic, output: Refusing, wrong: str, tmp_path: Path
 ) -> None:
     """Also where a constraint is put off until the commit, which a trial never comes to."""
 
     def process(frame: DataFrame, _: Batch) -> DataFrame:
         return frame.withColumn("value", f.lit(wrong)).selectExpr(*output.columns)
 
-    wrong = "missing" if "missing" in output.wrong else "parent"
     source = topic(1)
     lab.produce(source, *["good"] * 4)
     with closing(sqlite3.connect(tmp_path / "letters.db")) as connection:

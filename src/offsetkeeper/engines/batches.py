@@ -33,7 +33,7 @@ from offsetkeeper.core.pending import (
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.outputs import Voided
-from offsetkeeper.engines.quarantine import Quarantine, Ranges, is_of_records, others, text_of
+from offsetkeeper.engines.quarantine import Held, Quarantine, is_of_records, text_of
 from offsetkeeper.engines.recomputed import tell_limits
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop, Stopped
@@ -203,7 +203,7 @@ class Batches:
         """
         self.stop.check()
         self._check_uncut(batch, error)
-        if batch.size == 1 and not quarantine.check(error, batch, self._records, lambda: self._others(batch)):
+        if batch.size == 1 and not quarantine.check(error, batch, self._records, self._held):
             log.warning("batch %s of one offset can be written now, so it is tried again: %s", batch.id, error)
             return self.process(batch)
         log.warning("batch %s of %d offsets failed and is given up: %s", batch.id, batch.size, text_of(error))
@@ -221,13 +221,13 @@ class Batches:
         self.quarantined += 1
         return letter
 
-    def _others(self, batch: Batch) -> list[Ranges]:
-        """Return ranges of a few other records than the one of a batch."""
+    def _held(self) -> Held:
+        """Return what Kafka holds of the run's partitions."""
         held = [(row.topic_partition, row.bounds) for row in self.plan().rows if row.bounds is not None]
         at = {tp: self.ledger.snapshot.positions[tp].offset for tp, _ in held if tp in self.ledger.snapshot.positions}
         unread = [OffsetRange(*tp, at[tp], bounds.end) for tp, bounds in held if tp in at and at[tp] < bounds.end]
         read = [OffsetRange(*tp, bounds.beginning, at[tp]) for tp, bounds in held if tp in at]
-        return others(unread, [r for r in read if r.start < r.end], batch.ranges[0])
+        return Held(unread, [r for r in read if r.start < r.end])
 
     def _check_uncut(self, batch: Batch, error: Exception) -> None:
         """Raise the error if the batch must be finished as it is.

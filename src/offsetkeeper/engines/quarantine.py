@@ -6,8 +6,9 @@ Spark, or of a row's value lead to a cut. A frame that does not fit does not: no
 before or the next one can write all of them. An output or a store that is unavailable does not either.
 
 A program that makes every row wrong looks like records that fail. So none is quarantined before this run has written
-another record, or has tried one: everything but the commit. Offsets that were quarantined one after another are counted
-over restarts, by the history.
+another record, or has tried one: everything but the commit. A function cannot take back what it writes, and the service
+behind it may be away, which its error does not tell. So it has to write another record now, for good: one that it gets
+again later, or has got last. Offsets that were quarantined one after another are counted over restarts, by the history.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import QUARANTINED, Batch
@@ -42,6 +43,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 log = logging.getLogger("offsetkeeper")
+
+
+class Held(NamedTuple):
+    """What Kafka holds of the partitions of a run.
+
+    Attributes:
+        unread: from the positions on.
+        read: before the positions.
+    """
+
+    unread: Sequence[OffsetRange]
+    read: Sequence[OffsetRange]
+
+
 Ranges = tuple[OffsetRange, ...]
 _ERROR_CHARACTERS = 2000
 _SIZES = (1, 1, 1, 2, 4, 8, 16)  # offsets that are tried together: a failure of one hides that others can be written
@@ -139,7 +154,7 @@ class Quarantine:
         self._in_a_row, self._proven = 0, True
 
     def check(
-        self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], others: Callable[[], list[Ranges]]
+        self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], held: Callable[[], Held]
     ) -> bool:
         """Return whether the single record of this batch is the cause of the error.
 
@@ -149,7 +164,7 @@ class Quarantine:
             error: the error.
             batch: the batch.
             records: returns the frame of a batch.
-            others: returns ranges of other records, to try if the program has written none yet.
+            held: returns what Kafka holds: other records are tried if it is unknown whether any can be written.
 
         Raises:
             Exception: the error: it also fails without records, or with all others that were tried, or too many offsets
@@ -164,8 +179,8 @@ class Quarantine:
         if (other := self._fails(batch, (), records(batch).limit(0))) is not None:
             error.add_note(f"it also fails without records, so no record is quarantined: {other}"[:2000])
             raise error from other
-        if not self._proven:
-            self._prove(error, batch, records, others())
+        if not self._proven or self._writes_for_good:
+            self._prove(error, batch, records, held())
         if batch.ranges == self._again or self._fails(batch, batch.ranges, records(batch)) is not None:
             return True
         self._again = batch.ranges
@@ -179,16 +194,24 @@ class Quarantine:
             self._in_a_row = sum(1 for _ in takewhile(lambda entry: entry.reason.startswith(QUARANTINED), found))
         return self._in_a_row
 
-    def _prove(
-        self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], others: list[Ranges]
-    ) -> None:
-        """Return if the program can write another record than that of this batch, which it has not done yet.
+    @property
+    def _writes_for_good(self) -> bool:
+        """Whether an output is a function, whose writing cannot be tried without being done."""
+        return any(isinstance(way, Writer) for way in self.outputs.writers.values())
+
+    @property
+    def _shows(self) -> bool:
+        """Whether a trial shows that a record can be written; otherwise only a record that was written shows it."""
+        return all(not isinstance(way, Once) or way.rehearses for way in self.outputs.writers.values())
+
+    def _prove(self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], held: Held) -> None:
+        """Return if the program can write another record than that of this batch.
 
         Raises:
             Exception: the error, because it can write none.
         """
-        tried = 0
-        for ranges in others:
+        tried, again = 0, max(_BEFORE, self._counted() + 1) if self._writes_for_good else 0
+        for ranges in others(held, batch.ranges[0], again) if self._shows else ():
             self.stop.check()
             frame = records(replace(batch, ranges=ranges))
             with suppress(Exception):  # the trial reads it too, and its error is judged
@@ -198,9 +221,11 @@ class Quarantine:
             if self._fails(batch, ranges, frame) is None:
                 self._proven = True
                 return
+        since = "since then" if self._writes_for_good else "yet"
         error.add_note(
-            f"this program has written no other record yet, and none of {tried} others that were tried can be written "
-            "either, so no record is quarantined: mend the program, or start again when there are more records"
+            f"this program has written no other record {since}, and none of {tried} others that were tried can be "
+            "written either, so no record is quarantined: mend the program or the service that it asks, or start again "
+            "when there are more records"
         )
         raise error
 
@@ -224,10 +249,10 @@ class Quarantine:
         return None
 
     def _try(self, batch: Batch, ranges: Ranges, records: DataFrame) -> None:
-        """Make the frames of the records of these ranges, and write them as far as it can be taken back.
+        """Make the frames of the records of these ranges, and write them; take back what can be taken back.
 
-        What a function writes by itself cannot be taken back: it is called without records only, with a batch that has
-        an id of its own, as no id ever has two sets of ranges. A transaction is that of the batch which fails.
+        What a function writes by itself cannot be. The batch that it gets has an id of its own, as no id ever has two
+        sets of ranges. A transaction is that of the batch which fails.
         """
         outputs = self.asked.outputs
         tried = replace(batch, token=environment.token(), ranges=ranges, written=())
@@ -235,10 +260,8 @@ class Quarantine:
         with outputs.frames(records, tried, self.asked.process) as frames:
             for name in outputs.sinks:
                 way = {**self.outputs.writers, **self.outputs.joiners}[name]
-                if isinstance(way, Writer) and not ranges:
+                if isinstance(way, Writer):
                     way.write(frames[name], tried)
-                elif isinstance(way, Writer):
-                    frames[name].write.format("noop").mode("overwrite").save()
                 elif isinstance(way, Joiner):
                     self._try_in_transaction(batch, way.stage(frames[name], tried))
                 else:
@@ -306,23 +329,27 @@ def pieces(ranges: Sequence[OffsetRange], at: Place | None) -> list[Ranges]:
     return [piece for each in (before, [bad], [after]) if (piece := tuple(r for r in each if r.size))]
 
 
-def others(unread: Sequence[OffsetRange], read: Sequence[OffsetRange], bad: OffsetRange) -> list[Ranges]:
+def others(held: Held, bad: OffsetRange, again: int = 0) -> list[Ranges]:
     """Return ranges of a few other records than one that fails: those after it, in other partitions, and before it.
 
     Args:
-        unread: what Kafka holds from the positions on.
-        read: what Kafka holds before the positions.
+        held: what Kafka holds.
         bad: the single offset that fails.
+        again: if what is tried stays written: how many records before the bad one may be tried, from the last one on.
+            That one repeats what was written last, so that no older record is written over a newer one.
     """
-    mine = bad.topic_partition
+    (unread, read), mine = held, bad.topic_partition
     here = [r._replace(start=bad.end) if r.topic_partition == mine else r for r in unread]
     after = _chunks([r for r in here if r.topic_partition == mine and r.size])
     elsewhere = _chunks([r for r in here if r.topic_partition != mine and r.size])
     before = [(r._replace(start=max(r.start, r.end - _BEFORE)),) for r in read if r.topic_partition == mine and r.size]
     first = [(r._replace(end=r.start + 1),) for r in read if r.topic_partition == mine and r.size]
     far = [(r._replace(start=at, end=at + 1),) for r in here if r.size for at in ((r.start + r.end) // 2, r.end - 1)]
-    pairs = zip_longest(after, elsewhere)
-    return [each for pair in pairs for each in pair if each] + far[: 2 * _BEFORE] + before + first
+    pairs = [each for pair in zip_longest(after, elsewhere) for each in pair if each]
+    if again:
+        last = [r._replace(start=max(r.start, r.end - again)) for r in read if r.topic_partition == mine]
+        return pairs + [(r._replace(start=at, end=at + 1),) for r in last for at in reversed(range(r.start, r.end))]
+    return pairs + far[: 2 * _BEFORE] + before + first
 
 
 def _chunks(ranges: Sequence[OffsetRange]) -> Iterator[Ranges]:

@@ -112,6 +112,11 @@ class Once:
                 raise
         return WriteResult(used=True, target=seen.target if target is None else target)
 
+    @property
+    def rehearses(self) -> bool:
+        """Whether `rehearse` shows that rows can be written; otherwise it only shows that their frame can be made."""
+        return self.lander.rehearse is not None or not self.lander.late
+
     def rehearse(self, frame: DataFrame, batch: Batch) -> None:
         """Do what `write` does, as far as it can be taken back; no mark changes.
 

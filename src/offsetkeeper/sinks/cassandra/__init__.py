@@ -88,7 +88,9 @@ class Cassandra:
         """
         table = self._table()
         table.check()
-        return Lander(table.stage, table.seen, table.land, late=True, writes_to=self._target.table)
+        return Lander(
+            table.stage, table.seen, table.land, rehearse=table.rehearse, late=True, writes_to=self._target.table
+        )
 
     def _table(self) -> CassandraTable:
         with needing_extra("cassandra:// needs the library", "cassandra,spark"):

@@ -98,8 +98,7 @@ def write_rows(
     rows, attempt = 0, _attempt()
     write_time = window.time(attempt)
     with place.session() as session:
-        with translated(place):
-            statements = session.prepare(plan.insert), session.prepare(plan.delete)
+        statements = _prepared(place, plan, session)
         with _told(plan), translated(place):
             waiting: deque[Any] = deque()
             for batch in chain([first], filled):
@@ -107,11 +106,61 @@ def write_rows(
                 for gone, values in changes(plan, batch):
                     if len(waiting) == _AT_ONCE:
                         waiting.popleft().result()
-                    bound = (write_time, *values) if gone else (*values, write_time)
-                    waiting.append(session.execute_async(statements[gone], bound))
+                    waiting.append(session.execute_async(statements[gone], _timed(gone, values, write_time)))
             for answer in waiting:
                 answer.result()
     yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
+
+
+def try_rows(place: Place, plan: RowPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Let the server check all rows, and write none; it raises the same errors as `write_rows`.
+
+    Each row is sent with one that lacks its key, in a batch, and a server applies a batch as a whole or not at all. It
+    checks the rows in their order: so the row is good if the server complains of the missing key.
+    """
+    with place.session() as session:
+        statements = _prepared(place, plan, session)
+        never = statements[False].bind((*(None for _ in plan.limits), 0))
+        with _told(plan), translated(place):
+            good = str(_refusal(session, never))
+            for batch in batches:
+                for gone, values in changes(plan, batch):
+                    refusal = _refusal(session, _both(statements[gone].bind(_timed(gone, values, 0)), never))
+                    if str(refusal) != good:
+                        raise refusal
+    yield from ()
+
+
+def _both(first: Any, second: Any) -> Any:
+    """Return two statements as a batch."""
+    from cassandra.query import BatchStatement, BatchType  # noqa: PLC0415 - a client library, loaded on use
+
+    batch = BatchStatement(BatchType.UNLOGGED)
+    batch.add(first)
+    batch.add(second)
+    return batch
+
+
+def _refusal(session: Any, statement: Any) -> Exception:
+    """Return why the server refuses a statement that lacks a key."""
+    from cassandra import InvalidRequest  # noqa: PLC0415 - as above
+
+    try:
+        session.execute(statement)
+    except InvalidRequest as error:
+        return error  # type: ignore[no-any-return]  # the library has no types
+    raise SinkError("Cassandra has taken a row without a key, which was sent to be refused")
+
+
+def _prepared(place: Place, plan: RowPlan, session: Any) -> tuple[Any, Any]:
+    """Return the statements that write a row and delete one."""
+    with translated(place):
+        return session.prepare(plan.insert), session.prepare(plan.delete)
+
+
+def _timed(gone: bool, values: tuple[Any, ...], write_time: int) -> tuple[Any, ...]:  # noqa: FBT001 - as `changes` tells it
+    """Return the values of a statement with the write time."""
+    return (write_time, *values) if gone else (*values, write_time)
 
 
 def own_number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

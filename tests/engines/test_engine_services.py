@@ -1,0 +1,117 @@
+"""A function that writes into a service: records that fail there, an outage, and a program that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engines.lab import Lab
+from offsetkeeper import Batch, Policies
+from offsetkeeper.sinks import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NewTopic = Callable[..., str]
+Tables = Callable[[str], list[Any]]
+SECRET = "T0-B0-x9kQ"
+
+
+class NoAnswer(Exception):
+    """What the client of a service raises, of which nobody knows what it means."""
+
+
+@dataclass
+class Service:
+    """A service that takes one record in each request.
+
+    Attributes:
+        away: numbers of the requests that get no answer.
+        taken: the offsets that it has got.
+        asked: requests so far.
+    """
+
+    away: Sequence[int] = ()
+    taken: list[int] = field(default_factory=list)
+    asked: int = 0
+
+    def __call__(self, frame: DataFrame, _: Batch) -> None:
+        """Write a batch: the function of a pipeline."""
+        for offset, value in sorted(frame.selectExpr("offset", "string(value)").collect()):
+            self._post(offset, value)
+
+    def _post(self, offset: int, value: str) -> None:
+        self.asked += 1
+        if self.asked in self.away:
+            raise NoAnswer
+        if value == "bad":
+            raise ValueError("this record cannot be used")
+        self.taken.append(offset)
+
+
+def run(lab: Lab, source: str, function: Any, **settings: Any) -> Any:
+    letters = Table(lab.store, "letters")
+    given = {"policies": Policies(poison="quarantine"), "dead_letters": letters, "attempts": 1, **settings}
+    return lab.pipeline(source, **given).run(lab.spark, function, guarantee="at_least_once", until="caught_up")
+
+
+def letters_in(tables: Tables) -> list[int]:
+    return [offset for (offset,) in tables('select "offset" from letters order by 1')]
+
+
+@pytest.mark.parametrize("requests_lost", [1, 4, 5, 6, 1000])
+def test_a_service_that_is_away_for_a_while_puts_no_record_into_the_dead_letters(
+    requests_lost: int, lab: Lab, topic: NewTopic, tables: Tables
+) -> None:
+    """Whenever it comes back: while the batch is cut, or while others are tried. If it stays away, the run ends."""
+    lab.produce(source := topic(1), *"abcdef")
+    service = Service(away=range(4, 4 + requests_lost))
+    try:
+        run(lab, source, service, max_records=3)
+    except NoAnswer:
+        assert [*lab.offsets().values()] == [3]
+        service.away = ()
+        run(lab, source, service)
+    else:
+        assert requests_lost < 1000
+    assert set(service.taken) == set(range(6))
+    assert letters_in(tables) == []
+
+
+def test_a_record_that_a_service_cannot_use_is_in_the_dead_letters_wherever_it_stands(
+    lab: Lab, topic: NewTopic, tables: Tables
+) -> None:
+    """The first of all, the last of all, and several in a row."""
+    values = ["bad", "1", "2", "bad", "bad", "5", "bad", "bad", "bad"]
+    lab.produce(source := topic(1), *values)
+    service = Service()
+    summary = run(lab, source, service)
+    bad = [offset for offset, value in enumerate(values) if value == "bad"]
+    assert letters_in(tables) == bad
+    assert summary.quarantined == len(bad)
+    assert set(service.taken) == {1, 2, 5}
+    last = {offset: at for at, offset in enumerate(service.taken)}
+    assert sorted(last, key=lambda offset: last[offset]) == [1, 2, 5]  # where the newest write wins, 5 does
+
+
+def test_a_function_that_fails_for_each_record_quarantines_none(lab: Lab, topic: NewTopic, tables: Tables) -> None:
+    """However often it is started, and though the release before has written some."""
+    lab.produce(source := topic(1), *"abc")
+    service = Service()
+    run(lab, source, service)
+    lab.produce(source, *"defg")
+
+    def broken(frame: DataFrame, _: Batch) -> None:
+        if frame.count():
+            raise KeyError("a new release is broken")
+
+    for _ in range(2):
+        with pytest.raises(KeyError, match="a new release is broken") as told:
+            run(lab, source, broken)
+        assert "no other record" in "".join(told.value.__notes__)
+        assert letters_in(tables) == []
+    run(lab, source, service)
+    assert sorted(service.taken) == list(range(7))
