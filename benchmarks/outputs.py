@@ -130,7 +130,8 @@ def topic(spark: SparkSession, rows: int) -> Ways:
     """A topic of Kafka with two partitions."""
     frame = cached(spark.range(0, rows, 1, 2).selectExpr(*MESSAGES))
     with KafkaServer() as kafka:
-        for name in ("tuned", "plain", "once"):
+        names = ("tuned", "plain", "once", "python")
+        for name in names:
             kafka.create_topic(name, 2)
 
         def by_spark(name: str, options: Mapping[str, str]) -> Way:
@@ -140,12 +141,13 @@ def topic(spark: SparkSession, rows: int) -> Ways:
         def counted() -> dict[str, int]:
             asked = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
             asked = asked.option("kafka.isolation.level", "read_committed")
-            return {name: asked.option("subscribe", name).load().count() for name in ("tuned", "plain", "once")}
+            return {name: asked.option("subscribe", name).load().count() for name in names}
 
         ways = {
             "spark, tuned": by_spark("tuned", TUNED),
             "spark, as it comes": by_spark("plain", {}),
             "Topic": by_mark(frame, Topic(kafka.bootstrap, "once")),
+            "Topic, in Python": by_mark(frame, Topic(kafka.bootstrap, "python", kafka={"offsetkeeper.native": "never"})),
         }
         yield ways, kafka.process.pid, counted
 

@@ -22,7 +22,7 @@ TOKEN_PROVIDER = f"{TOKEN}provider"
 RACK_VARIABLE = f"{OWN}rack.env"
 """Name of an environment variable with the rack of the machine that a client runs on."""
 NATIVE = f"{OWN}native"
-"""Whether the compiled reader reads: `auto`, the default, where it can; `never`; or `required`."""
+"""Whether the compiled reader reads, and the compiled producer writes: `auto`, where it can; `never`; or `required`."""
 NATIVE_CHOICES = ("auto", "never", "required")
 JAVA = f"{OWN}java."
 """Before the name of a setting of Kafka's Java client, which Spark's own connector gets as it is."""
