@@ -66,6 +66,7 @@ ROWS = (
 MESSAGES = ("cast(id as string) as key", "lpad(cast(id as string), 100, 'x') as value")
 TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "500000", "kafka.compression.type": "none"}
 SERVER = {"shared_buffers": "256MB", "max_wal_size": "4GB"}  # else a checkpoint falls into one run and not another
+IN_PYTHON = {"offsetkeeper.native": "never"}
 PARTITION = TopicPartition("orders", 0)
 TICKS = os.sysconf("SC_CLK_TCK")
 Way = Callable[[], object]
@@ -147,7 +148,7 @@ def topic(spark: SparkSession, rows: int) -> Ways:
             "spark, tuned": by_spark("tuned", TUNED),
             "spark, as it comes": by_spark("plain", {}),
             "Topic": by_mark(frame, Topic(kafka.bootstrap, "once")),
-            "Topic, in Python": by_mark(frame, Topic(kafka.bootstrap, "python", kafka={"offsetkeeper.native": "never"})),
+            "Topic, in Python": by_mark(frame, Topic(kafka.bootstrap, "python", kafka=IN_PYTHON)),
         }
         yield ways, kafka.process.pid, counted
 
