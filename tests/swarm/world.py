@@ -43,8 +43,8 @@ _MARKS = ("MarkAhead", "MarkBehind", "MarkMismatch", "StartRefused")
 EXCUSES: Mapping[str, tuple[str, ...]] = {
     "recreated": ("StartRefused", "RangeGone", "CheckpointMismatch"),
     "retention": ("StartRefused", "RangeGone", "CheckpointMismatch"),
-    "restored": (*_MARKS, "CheckpointMismatch"),
-    "deleted": _MARKS,
+    "restored": (*_MARKS, "SinkError", "CheckpointMismatch"),
+    "deleted": (*_MARKS, "SinkError"),
     "mark deleted": _MARKS,
     "copied": (*_MARKS, "CheckpointMismatch"),
     "adopted": _MARKS,
