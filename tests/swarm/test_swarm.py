@@ -15,7 +15,7 @@ from swarm.draw import draw
 from swarm.trial import Machine
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", [3, 21, 27, 29, 41])  # most acts, and nothing that takes ten seconds
 def test_no_record_is_lost_doubled_or_changed(
     spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path, seed: int
 ) -> None:
