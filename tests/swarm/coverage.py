@@ -58,7 +58,7 @@ class Coverage:
         """Return all of it as plain values, and what is missing."""
         named = dict(sorted(self.reached.items()))
         ended = {error for error in _ERRORS if self.reached[f"run ends: {error}"] + self.reached[f"refused {error}"]}
-        possible = [*self._features()]
+        possible = [*dict.fromkeys([*self._features(), *self.drawn])]
         return {
             "histories": self.histories,
             "verdicts": dict(self.verdicts),
