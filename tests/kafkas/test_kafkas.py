@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, Producer, ShareConsumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from engines.elections import SETTINGS, elect_follower, lose_follower, make_topics
-from kafka.test_kafka_late import ROW, all_ended, fail, rows_of_the_next_attempt
+from kafka.test_kafka_late import TOPIC, VALUE, all_ended, fail, rows_of_the_next_attempt
 from offsetkeeper import Ledger, TopicPartition, open_store
 from offsetkeeper.errors import Refused
 from offsetkeeper.kafka import KafkaCluster, transactions
@@ -59,7 +59,7 @@ def release() -> str:
 def server(release: str) -> Iterator[KafkaServer]:
     """A broker of the release, with a topic of two partitions."""
     with KafkaServer(release=release) as server:
-        server.create_topic(ROW.topic)
+        server.create_topic(TOPIC)
         server.create_topic("orders-in", 2)
         producer = Producer({"bootstrap.servers": server.bootstrap})
         for number in range(RECORDS):
@@ -142,7 +142,7 @@ def test_a_row_that_is_late_is_never_counted(server: KafkaServer, monkeypatch: p
         late = fail(server, proxy)
         wait_until(all_ended(server), "the transaction has ended", LIMIT_S)
         late.land()
-    assert rows_of_the_next_attempt(server) == [ROW.value]
+    assert rows_of_the_next_attempt(server) == [VALUE]
 
 
 def test_brokers_that_do_not_verify_transactions_are_named(server: KafkaServer, release: str, tmp_path: Path) -> None:
