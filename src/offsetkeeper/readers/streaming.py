@@ -32,6 +32,7 @@ from offsetkeeper.kafka import (
     own_settings,
     tokens,
     topic_ids,
+    verification,
 )
 from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.cluster import KafkaCluster
@@ -253,7 +254,7 @@ READING = (
 )
 _SHIPPED = (
     *(*READING, offsets, bounds, topics, cluster_protocol),
-    *(cluster, duration, log_cuts, many_offsets, ranges, limits, sample),
+    *(cluster, duration, log_cuts, many_offsets, ranges, limits, sample, verification),
 )
 
 
