@@ -56,7 +56,7 @@ def test_no_row_is_lost_where_a_mount_is_missing_on_a_machine(
     Delta.create(str(mount / "lake"), SCHEMA)
     iceberg = Lake.made(mount)
     iceberg.create("orders", SCHEMA)
-    given = {
+    given: dict[str, Any] = {
         "folder": str(tmp_path),
         "mount": str(mount),
         "catalog": iceberg.properties | {"uri": f"sqlite:///{disk}/catalog.db"},
