@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from engines.lab import Lab
+from engines.services import SECRET, NoAnswer, Service, Web, from_driver, from_tasks
 from offsetkeeper import Batch, Policies
 from offsetkeeper.sinks import Table
 
@@ -17,39 +18,6 @@ if TYPE_CHECKING:
 
 NewTopic = Callable[..., str]
 Tables = Callable[[str], list[Any]]
-SECRET = "T0-B0-x9kQ"
-
-
-class NoAnswer(Exception):
-    """What the client of a service raises, of which nobody knows what it means."""
-
-
-@dataclass
-class Service:
-    """A service that takes one record in each request.
-
-    Attributes:
-        away: numbers of the requests that get no answer.
-        taken: the offsets that it has got.
-        asked: requests so far.
-    """
-
-    away: Sequence[int] = ()
-    taken: list[int] = field(default_factory=list)
-    asked: int = 0
-
-    def __call__(self, frame: DataFrame, _: Batch) -> None:
-        """Write a batch: the function of a pipeline."""
-        for offset, value in sorted(frame.selectExpr("offset", "string(value)").collect()):
-            self._post(offset, value)
-
-    def _post(self, offset: int, value: str) -> None:
-        self.asked += 1
-        if self.asked in self.away:
-            raise NoAnswer
-        if value == "bad":
-            raise ValueError("this record cannot be used")
-        self.taken.append(offset)
 
 
 def run(lab: Lab, source: str, function: Any, **settings: Any) -> Any:
@@ -115,3 +83,41 @@ def test_a_function_that_fails_for_each_record_quarantines_none(lab: Lab, topic:
         assert letters_in(tables) == []
     run(lab, source, service)
     assert sorted(service.taken) == list(range(7))
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A web service."""
+    with Web() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("function", [from_driver, from_tasks])
+@pytest.mark.parametrize("status", [0, 503], ids=["hangs up", "says 503"])
+def test_a_web_service_that_is_away_is_waited_for_and_its_url_is_in_no_history(
+    status: int, function: Callable[[str], Any], web: Web, lab: Lab, topic: NewTopic, tables: Tables
+) -> None:
+    """A URL has secrets in its path or its query, and the text of the error has the URL."""
+    lab.produce(source := topic(1), "a", "b")
+    web.answers = [status] * 3
+    run(lab, source, function(web.url))
+    assert sorted(web.taken) == [0, 1]
+    assert letters_in(tables) == []
+    [told] = [entry.reason for entry in lab.history() if entry.event == "wait"]
+    assert told.endswith(
+        f": requests.exceptions.{'HTTPError' if status else 'ConnectionError'}: see the log of the run"
+    )
+    assert SECRET not in str(lab.history())
+
+
+def test_a_letter_has_the_error_without_the_path_of_a_url(web: Web, lab: Lab, topic: NewTopic, tables: Tables) -> None:
+    lab.produce(source := topic(1), "a", "b")
+    web.refused = 0
+    run(lab, source, from_driver(web.url), max_records=1)
+    assert sorted(set(web.taken)) == [1]
+    [(error,)] = tables("select error from letters")
+    assert error == f"HTTPError: 422 Client Error: Unprocessable Entity for url: http://127.0.0.1:{web.server_port}/…"

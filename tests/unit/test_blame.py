@@ -26,7 +26,7 @@ from pyspark.errors import PythonException
 
 from offsetkeeper import errors
 from offsetkeeper.core.executors import our_error, raised
-from offsetkeeper.sinks.blame import Blame, blame, judged, words
+from offsetkeeper.sinks.blame import Blame, blame, judged, kept, words
 
 RECORD, PROGRAM, AWAY, REFUSES = Blame.RECORD, Blame.PROGRAM, Blame.AWAY, Blame.REFUSES
 
@@ -302,6 +302,29 @@ def test_of_a_traceback_the_last_error_counts() -> None:
 def test_words_are_one_line_with_short_values() -> None:
     text = words(ValueError(f'invalid input for uuid: "{"x" * 500}"\nLINE 1'))
     assert text == f'invalid input for uuid: "{"x" * 200}…" LINE 1'
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.SinkError("db.local: the server is read-only"), "db.local: the server is read-only"),
+        (requests.ConnectionError("/services/SECRET"), "requests.exceptions.ConnectionError: see the log of the run"),
+        (TimeoutError("SECRET"), "TimeoutError: see the log of the run"),
+        (
+            PythonException("x\nTraceback (most recent call last):\n  SECRET\napp.Away: SECRET\n\n\tat"),
+            "app.Away: see the log of the run",
+        ),
+        (
+            PythonException(
+                "x\nTraceback (most recent call last):\n  SECRET\noffsetkeeper.errors.SinkError: full\n\n\tat"
+            ),
+            "full",
+        ),
+    ],
+    ids=str,
+)
+def test_of_a_foreign_error_only_the_class_is_kept(error: BaseException, expected: str) -> None:
+    assert kept(error) == expected
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.executors import TRACEBACK
 from offsetkeeper.engines.settings import Pace
 from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, RangeGone, StoreUnavailable
-from offsetkeeper.sinks.blame import Blame, blame, words
+from offsetkeeper.sinks.blame import Blame, blame, kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +50,7 @@ class Failure(NamedTuple):
         pause_s: seconds until the next try.
         advice: what the user can do where the run ends; it may be empty.
         away: whether an output is away.
-        why: what it answered, or the client said.
+        why: what it answered, or the client said; see `blame.kept`.
     """
 
     text: str
@@ -136,7 +136,7 @@ class Course:
             return _counted(_INTERRUPTED, self.interruptions, most)
         self.interruptions = 0
         if blame(error) is Blame.AWAY:
-            return self._away(pace, words(error))
+            return self._away(pace, kept(error))
         self.waits, self.away_since = 0, None
         self.failures += 1
         return _counted(_FAILED, self.failures + self.spent, pace.attempts)

@@ -14,6 +14,7 @@ again later, or has got last. Offsets that were quarantined one after another ar
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,7 @@ _SIZES = (1, 1, 1, 2, 4, 8, 16)  # offsets that are tried together: a failure of
 _BEFORE = 3
 # A time in the years 1 to 9999, which Python knows, in milliseconds; with a day to spare for time zones.
 _IS_DATE = "timestamp between -62135510400000 and 253402214399999"
+_PATH = re.compile(r"(https?://[^\s/?#'\"]+)[/?#][^\s'\"]*")  # it may have a secret, and so may a query
 _ENTRIES = 50  # of the history, for each letter: starts and pieces that were dropped lie between letters
 _ENDS = {"commit", "rewind", "adopt"}  # of a row of letters; a reset is somebody's act
 
@@ -287,7 +289,8 @@ class Quarantine:
         [where] = batch.ranges
         text = text_of(error)
         log.warning("%s offset %d is quarantined: %s", where.topic_partition, where.start, text)
-        self.letters.asked = replace(self.letters.asked, process=partial(self.letter, error=text))
+        told = _PATH.sub(r"\1/…", text)
+        self.letters.asked = replace(self.letters.asked, process=partial(self.letter, error=told))
         self.letters.reason = f"{QUARANTINED}: {text.partition(':')[0]}"
         try:
             return self.letters.deliver(batch, records, **more)

@@ -203,6 +203,19 @@ def words(error: BaseException) -> str:
     return _QUOTED.sub(r"\1\2…\3", " ".join(str(error).split()))[:_MOST]
 
 
+def kept(error: BaseException) -> str:
+    """Return what the history may say of an error: the words of ours, and of another one only its class.
+
+    The text of a foreign error may have a secret, such as the URL that a user's function asked.
+    """
+    ours = error if isinstance(error, OffsetkeeperError) else our_error(error)
+    if ours is not None:
+        return words(ours)
+    found, kind = raised(error), type(error)
+    own = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{found.name if found else own}: see the log of the run"
+
+
 def of_sqlstate(state: str) -> Blame:
     """Return whose fault a state of PostgreSQL is."""
     prefixes = (state[:length] for length in range(len(state), 1, -1))
