@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any, cast
 
+import psycopg
 import pytest
 from pyspark.sql import DataFrame
 
@@ -229,3 +230,28 @@ def test_frames_must_have_the_names_of_the_outputs(lab: Lab, topic: NewTopic, na
     with pytest.raises(SettingsError, match="a frame for each of"):
         run(lab, name, sink, lambda records, _: dict.fromkeys(names, records))
     assert "begin" not in lab.events()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["two sinks", "one sink"])
+def test_two_outputs_of_one_batch_may_be_one_table(lab: Lab, topic: NewTopic, database: str, *, shared: bool) -> None:
+    """Each stages its rows in a table of its own, and neither takes that of the other for left over."""
+    calls: list[Batch] = []
+
+    def many(frame: DataFrame, batch: Batch) -> DataFrame:
+        calls.append(batch)
+        return frame.selectExpr("explode(sequence(1, 1500)) as n")  # a task gives fewer along with its answer
+
+    lab.store = database
+    with psycopg.connect(database) as connection:
+        connection.execute("create table orders (n int)")
+    lab.produce(name := topic(), "a")
+    one = Table(database, "orders")
+    sink = Outputs(one=one, two=one if shared else Table(database, "orders"))
+    run(lab, name, sink, many, guarantee="exactly_once")
+    lab.produce(name, "b")
+    run(lab, name, sink, many, guarantee="exactly_once")
+    with psycopg.connect(database) as connection:
+        assert connection.execute("select count(*), count(distinct n) from orders").fetchall() == [(6000, 1500)]
+        left = "select count(*) from pg_class where relkind = 'r' and relname ~ '^offsetkeeper_[0-9a-f]{16}_'"
+        assert connection.execute(left).fetchall() == [(0,)]
+    assert [batch.retry for batch in calls] == [False, False]

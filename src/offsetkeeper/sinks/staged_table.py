@@ -8,9 +8,10 @@ What PostgreSQL and MySQL have in common: how a batch is staged, written and dro
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from copy import copy
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from offsetkeeper.clients.pool import Pool
 from offsetkeeper.core import environment
@@ -99,18 +100,20 @@ class StagingTable(Protocol):
         """Drop it, if a task has made it. A table that is still in use is left for a later run."""
         ...
 
-    def finish(self, connection: Any, copied: Copied, *, tidy: bool) -> None:
+    def finish(self, connection: Any, copied: Copied, *, spared: Collection[str] | None) -> None:
         """Merge the rows into the target, in the connection's transaction; see `Joiner`.
 
         Args:
             connection: a connection in a transaction.
             copied: where the rows are.
-            tidy: whether to also drop staging tables of other runs of the group.
+            spared: how the names of staging tables begin that other outputs here use, if those of other runs of the
+                group are to be dropped too; None if they are not.
         """
         ...
 
 
 S = TypeVar("S", bound=StagingTable)
+_HERE: weakref.WeakSet[StagedTable[Any, Any]] = weakref.WeakSet()
 
 
 class StagedTable(Generic[C, S]):
@@ -128,6 +131,13 @@ class StagedTable(Generic[C, S]):
         self._target = target
         self._run = environment.token(4)
         self._tidied: set[str] = set()
+
+    def _of_output(self) -> Self:
+        """Return this table as that of one output: outputs of one table may stage their rows at the same time."""
+        own = copy(self)
+        own._run, own._tidied = environment.token(4), set()  # noqa: SLF001 - its own
+        _HERE.add(own)
+        return own
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
         """See `Joiner`."""
@@ -153,7 +163,8 @@ class StagedTable(Generic[C, S]):
         """Check the rows that were staged, before the merge."""
 
     def _finish(self, staged: S, connection: C, answers: Copied) -> None:
-        staged.finish(connection, answers, tidy=self._is_first(staged.prefix))
+        here = [f"{staged.prefix}{each._run}_" for each in _HERE]  # noqa: SLF001 - its own class
+        staged.finish(connection, answers, spared=here if self._is_first(staged.prefix) else None)
 
     def _names(self, batch: Batch, schema: str, table: str) -> tuple[str, str, str]:
         """Return the prefixes of the staging tables of the group and of this run, and the name of a new one."""

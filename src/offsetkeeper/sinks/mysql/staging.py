@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,13 +88,13 @@ class Staging(NamedTuple):
         if connection.execute(statement).fetchall():
             raise same_key(self.target, in_order=bool(self._order))
 
-    def finish(self, connection: Connection, copied: Copied, *, tidy: bool) -> None:
+    def finish(self, connection: Connection, copied: Copied, *, spared: Collection[str] | None) -> None:
         """Merge the rows of these attempts into the table, in the connection's transaction.
 
         Args:
             connection: a connection in a transaction. After the commit, it drops the staging table.
             copied: where the rows are.
-            tidy: whether to also drop staging tables of other runs of the group.
+            spared: see `StagingTable.finish`.
 
         Raises:
             SinkError: the rows were not written.
@@ -109,7 +109,7 @@ class Staging(NamedTuple):
                     connection.execute(statement)
                 self._merge_all(connection, copied)
                 connection.execute(RESTORE)
-            others = left_overs(connection, self.relation.schema, self.prefix) if tidy else []
+            others = left_overs(connection, self.relation.schema, self.prefix) if spared is not None else []
         except pymysql.Error as error:
             raise self._failure(error) from error
         mine = [self.name] if copied.staged else []

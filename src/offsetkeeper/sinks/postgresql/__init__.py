@@ -60,7 +60,7 @@ class PostgreSQLTable(StagedTable[Connection, Staging]):
         self._target = self._target._replace(schema=relation.schema)  # a schema may appear before it in the search path
         marks = Marks(self._database, DIALECT, relation.schema, relation.name, identity_of(relation))
         if self._is_in_database_of(store, database_identity):
-            return within(self, marks, self._moved_from if self._searched else lambda *_: "")
+            return within(self._of_output(), marks, self._moved_from if self._searched else lambda *_: "")
         return apart(self, marks, guarantee)
 
     def _finish(self, staged: Staging, connection: Connection, answers: Copied) -> None:

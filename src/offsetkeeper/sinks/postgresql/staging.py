@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,13 +138,13 @@ class Staging(NamedTuple):
         """Drop the staging table. A table that is still in use is left for a later run."""
         drop(connection, self.name)
 
-    def finish(self, connection: Connection, copied: Copied, *, tidy: bool) -> None:
+    def finish(self, connection: Connection, copied: Copied, *, spared: Collection[str] | None) -> None:
         """Merge the rows of these attempts into the table, in the connection's transaction, and drop the rest.
 
         Args:
             connection: a connection in a transaction.
             copied: where the rows are.
-            tidy: whether to also drop staging tables of other runs of the group.
+            spared: see `StagingTable.finish`.
 
         Raises:
             RowMismatch: several rows have the same key, and none is the last; or the table does not take a row.
@@ -158,8 +158,8 @@ class Staging(NamedTuple):
                 self._merge(connection, self._all_rows(connection, copied), sum(copied.attempts.values()))
             if copied.staged:
                 drop(connection, self.name)
-            if tidy:
-                drop_left_overs(connection, self.schema, self.prefix)
+            if spared is not None:
+                drop_left_overs(connection, self.schema, self.prefix, spared)
         except psycopg.errors.CardinalityViolation as error:
             raise same_key(self.target, in_order=ordered(self.fields, self.target)) from error
         except psycopg.Error as error:
@@ -272,9 +272,10 @@ def drop(connection: Connection, staging: sql.Identifier) -> None:
         connection.execute(_DROP.format(staging=staging))
 
 
-def drop_left_overs(connection: Connection, schema: str, prefix: str) -> None:
-    """Drop the staging tables in a schema whose names start with a prefix."""
-    for (name,) in connection.execute(_LEFT_OVERS, [schema, prefix]).fetchall():
+def drop_left_overs(connection: Connection, schema: str, prefix: str, spared: Collection[str] = ()) -> None:
+    """Drop the staging tables in a schema whose names start with a prefix, and with none that is spared."""
+    found = [name for (name,) in connection.execute(_LEFT_OVERS, [schema, prefix]).fetchall()]
+    for name in (each for each in found if not each.startswith(tuple(spared))):
         log.info("dropping staging table %s.%s of an earlier try", schema, name)
         drop(connection, sql.Identifier(schema, name))
 
