@@ -13,6 +13,7 @@ from contextlib import closing
 from email.message import Message
 from typing import Any
 
+import botocore.exceptions
 import cassandra
 import httpx
 import psycopg
@@ -134,6 +135,8 @@ SERVICES = [
     (smtplib.SMTPDataError(554, b"words"), None),
     (smtplib.SMTPRecipientsRefused({}), None),
     (smtplib.SMTPAuthenticationError(535, b"words"), REFUSES),
+    (botocore.exceptions.EndpointConnectionError(endpoint_url="http://localhost"), AWAY),
+    (botocore.exceptions.ReadTimeoutError(endpoint_url="http://localhost"), AWAY),
     (redis.ConnectionError("words"), AWAY),
     (redis.TimeoutError("words"), AWAY),
     (redis.ReadOnlyError("words"), AWAY),

@@ -12,7 +12,7 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pending import Fate, Situation, at_start
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.engines.quarantine import halves, pieces, text_of
+from offsetkeeper.engines.quarantine import Held, halves, others, pieces, text_of
 from offsetkeeper.errors import SettingsError, StartRefused
 from offsetkeeper.readers.unreadable import Place
 
@@ -45,6 +45,19 @@ def test_an_offset_that_is_known_to_fail_is_cut_out(offset: int) -> None:
 def test_a_record_that_is_not_of_the_batch_does_not_change_how_it_is_cut(place: Place | None) -> None:
     ranges = (OffsetRange("t", 0, 5, 10),)
     assert pieces(ranges, place) == [*halves(ranges)]
+
+
+def test_what_stays_written_is_tried_after_the_bad_record_elsewhere_and_then_from_the_last_one_backwards() -> None:
+    """So that no older record is written over a newer one for good."""
+    held = Held(
+        unread=[OffsetRange("t", 0, 10, 12), OffsetRange("t", 1, 5, 6)],
+        read=[OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 5)],
+    )
+    found = others(held, OffsetRange("t", 0, 10, 11), again=3)
+    assert [(r.partition, r.start, r.end) for [r] in found] == [
+        *((0, 11, 12), (1, 5, 6)),
+        *((0, 9, 10), (0, 8, 9), (0, 7, 8)),
+    ]
 
 
 def test_of_an_error_that_spark_wraps_what_python_raised_is_told() -> None:
