@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from offsetkeeper.checkpoint.folder import HadoopFolder, RemoteFolder
+from offsetkeeper.checkpoint.files import LocalFiles
+from offsetkeeper.checkpoint.folder import HadoopFolder, RemoteFolder, as_local
 from offsetkeeper.core.outside import LARGEST_STORED
 from offsetkeeper.errors import Refused, StoreUnavailable
 from offsetkeeper.sinks.files.hdfs import HdfsTree
@@ -24,6 +25,39 @@ def test_what_is_larger_than_any_log_is_not_read(spark: SparkSession, tmp_path: 
     assert (folder.read("offsets/0"), folder.read("offsets/2")) == (b"v1", None)
     with pytest.raises(Refused, match=rf"offsets/1 was not read: it has {LARGEST_STORED + 1} bytes or more"):
         folder.read("offsets/1")
+
+
+def test_the_names_of_folders_and_of_empty_files_are_seen(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark has rows only for files with content; and takes signs in a path for a pattern."""
+    path = tmp_path / "sources" / "[ab]{c}*? %20"
+    for name, content in (("sources/0/0", b"\0v1"), ("sources/one/0", b"v1"), ("commits/7", b""), ("metadata", b"{}")):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    (tmp_path / "sources" / "ac").mkdir()
+    folder = RemoteFolder(spark, str(path))
+    assert (folder.names("sources"), folder.names("commits"), folder.names("offsets")) == (["0", "one"], ["7"], [])
+    assert [folder.read(name) for name in ("sources/0/0", "commits/7", "commits/8")] == [b"\0v1", b"", None]
+
+
+def test_a_folder_is_local_if_the_server_finds_there_what_is_written_here(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux has a name for the working folder of each process, so that one path is two folders, as on two machines."""
+    for name in ("old", "new"):
+        (tmp_path / "old").mkdir(exist_ok=True)
+        path = tmp_path / name
+        for place in (str(path), f"file://{path}"):
+            found = as_local(RemoteFolder(spark, place))
+            assert isinstance(found, LocalFiles)
+            assert (found.path, [*path.iterdir()]) == (path, [])
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "other", "none/other"):
+        other = RemoteFolder(spark, f"/proc/self/cwd/{name}")
+        assert as_local(other) is other
+    for place in ("old", f"hdfs://{tmp_path}"):
+        assert RemoteFolder(spark, place).local() is None
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "old"]
+    assert as_local(found) is found
 
 
 def test_what_the_jvm_says_of_a_checkpoint_is_an_error_of_ours(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
-from offsetkeeper import OnMismatch, Pipeline
+from offsetkeeper import OnMismatch, Pipeline, TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.sinks import Files, Idempotent, Outputs, Table, Topic
 
@@ -97,6 +97,10 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
         },
         "hdfs": {"sink": Files("hdfs://namenode:8020/orders"), "guarantee": "exactly_once"},
         "note": {"process": noting(settings["notes"])},
+        "given": {
+            "process": noting(settings["notes"]),
+            "offsets": {TopicPartition(settings["pipeline"]["topics"][0], 0): 1},
+        },
         "follow": {"process": noting(settings["notes"]), "trigger": {"processingTime": "100 milliseconds"}},
         "await": {"process": noting(settings["notes"]), "trigger": {"processingTime": "100 milliseconds"}},
         "fail": {"process": fail},

@@ -89,8 +89,8 @@ def shop(mariadb_server: MariaDBServer) -> str:
 @pytest.fixture
 def connect(
     lab: StructuredLab, server: SparkConnectServer, name: str, out: str, shop: str, tmp_path: Path
-) -> Iterator[Callable[[], Client]]:
-    """Start clients."""
+) -> Iterator[Callable[..., Client]]:
+    """Start clients, in this working folder or another one."""
     pipeline = {**QUICK, "store": lab.store, "brokers": lab.kafka.bootstrap, "topics": [name], "attempts": 1}
     settings = {"pipeline": pipeline, "spark": server.url, "notes": str(tmp_path / "notes"), "out": out, "shop": shop}
     command = [sys.executable, connect_child.__file__, json.dumps(settings)]
@@ -98,8 +98,8 @@ def connect(
         connection.execute('create table orders (topic text, partition int, "offset" int, value text)')
     with ExitStack() as stack:
 
-        def start() -> Client:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        def start(folder: Path | None = None) -> Client:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
             stack.enter_context(process)
             stack.callback(process.kill)
             return Client(process)
@@ -230,6 +230,32 @@ def test_rows_into_mysql(
 
     assert spark.run("mysql-store", "none") == "ended caught_up 3"
     assert rows("all_orders") == found
+
+
+def test_a_checkpoint_of_that_name_on_the_clients_machine_is_another_one(
+    lab: StructuredLab, connect: Callable[..., Client], name: str, tmp_path: Path
+) -> None:
+    """Linux has a name for the working folder of each process, so that one path is two folders, as on two machines."""
+    here = tmp_path / "client"
+    here.mkdir()
+    spark, place = connect(here), "/proc/self/cwd"
+    lab.produce(name, "a", "b", "c")
+    assert spark.run("given", f"{place}/one") == "ended well after 2"
+    lab.produce(name, "d")
+    answer = spark.run("given", f"{place}/one")  # by a supervisor
+    assert answer.startswith("ended StartRefused")
+    assert f"{name} 0: given again" in answer
+    assert lab.offsets() == {0: 3, 1: 0}
+    assert spark.run("note", f"{place}/one") == "ended well after 1"
+    assert [note["values"] for note in notes(tmp_path)] == [["b", "c"], ["d"]]
+
+    assert spark.run("once", f"{place}/two").startswith("ended well")
+    lab.produce(name, "e", timestamp_ms=environment.now_ms())
+    assert spark.run("once", f"{place}/two").startswith("ended well")  # its state is seen
+    answer = spark.run("once", f"{place}/three")
+    assert answer.startswith("ended SettingsError")
+    assert "three can only be read from here, so no state can be rebuilt" in answer
+    assert [*here.iterdir()] == []
 
 
 @pytest.mark.soak

@@ -10,9 +10,11 @@ import pytest
 
 from offsetkeeper.checkpoint.files import LocalFiles
 from offsetkeeper.checkpoint.first_batch import SETTINGS, first_batch
+from offsetkeeper.checkpoint.log_format import OffsetLog, dump_initial_offsets, dump_offset_log, dump_offsets
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.topics import Topics
+from offsetkeeper.errors import CheckpointMismatch
 
 WRITTEN = Path(__file__).parents[1] / "checkpoints" / "written_by"
 STARTS = {TopicPartition("orders", 0): 3, TopicPartition("orders", 1): 0}
@@ -40,3 +42,17 @@ def test_it_is_read_back_with_where_it_begins(*, packed: bool, tmp_path: Path) -
     found = log.batch_offsets(0)
     assert (log.query_id(), log.newest(), found.starts, found.ends) == (QUERY, (0, False), STARTS, ENDS)
     assert (found.watermark_ms, found.new, log.planned_starts()) == (7, frozenset(), STARTS)
+
+
+def test_where_the_connector_began_is_what_it_wrote_down(tmp_path: Path) -> None:
+    """The ledger's positions stand for it only until then: they may have moved since the batch was planned."""
+    folder = LocalFiles(tmp_path)
+    folder.write("offsets/0", dump_offset_log(OffsetLog(1, {}, {"0": dump_offsets(ENDS)})))
+    topics = Topics.of(["orders"])
+    assert BatchLog(folder, topics, STARTS, packed=False).batch_offsets(0).starts == STARTS
+    assert BatchLog(folder, topics, {}, packed=True).batch_offsets(0).starts == ENDS
+    with pytest.raises(CheckpointMismatch, match="sources/0/0 is missing, so the range of the batch is unknown"):
+        BatchLog(folder, topics, {}, packed=False).batch_offsets(0)
+    folder.write("sources/0/0", dump_initial_offsets({}))  # the topic came later, and is read from its beginning
+    for began in ({}, STARTS):
+        assert BatchLog(folder, topics, began, packed=False).batch_offsets(0).starts == dict.fromkeys(ENDS, 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -18,7 +19,7 @@ from offsetkeeper.core.urls import is_url, scheme_of, shown_location, split_url,
 from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _FOR_GOOD = (
     "org.apache.hadoop.security.AccessControlException",
@@ -59,14 +60,19 @@ def open_files(location: str) -> Files:
 
 
 def open_folder(spark: SparkSession, path: str) -> Folder:
-    """Return the folder of a checkpoint from the path in `option("checkpointLocation", path)`."""
-    if not is_connect(spark):
-        folder = HadoopFolder(spark, path)
-        return folder.local() or folder
-    here = Path(unquote(split_url(path).path)) if scheme_of(path) else Path(path)
-    if scheme_of(path) in {"", "file://"} and here.is_absolute() and here.parent.exists():
-        return LocalFiles(here)
-    return RemoteFolder(spark, path)
+    """Return the folder of a checkpoint from the path in `option("checkpointLocation", path)`.
+
+    With Spark Connect the server reads it: a folder of that name on this machine may be another one.
+    """
+    if is_connect(spark):
+        return RemoteFolder(spark, path)
+    folder = HadoopFolder(spark, path)
+    return folder.local() or folder
+
+
+def as_local(folder: Folder) -> Folder:
+    """Return a folder that Spark Connect reads as this machine's own, if it is that; else as it is."""
+    return (isinstance(folder, RemoteFolder) and folder.local()) or folder
 
 
 class HadoopFolder:
@@ -140,31 +146,76 @@ class HadoopFolder:
 
 
 class RemoteFolder:
-    """A folder that only the server of Spark Connect can reach, read as data; see `Folder`."""
+    """A folder that the server of Spark Connect reads as data; see `Folder`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.address, self._path = shown_location(path), path
         self._spark = spark
 
+    def local(self) -> LocalFiles | None:
+        """Return the same folder if it is on this machine too: the server finds a file that is written here."""
+        path = Path(unquote(split_url(self._path).path)) if scheme_of(self._path) else Path(self._path)
+        if scheme_of(self._path) not in {"", "file://"} or not path.is_absolute() or not path.parent.exists():
+            return None
+        here, new, name = LocalFiles(path), not path.exists(), f"offsetkeeper-{environment.token(16)}.tmp"
+        same = False
+        with suppress(Refused, StoreUnavailable):  # such as without the right to write: then the server reads
+            try:
+                same = here.create(name, b"proof") and bool(self._files(name))
+            finally:
+                here.delete(name)
+                if new and not same:
+                    _remove_empty(path)
+        return here if same else None
+
     def names(self, folder: str) -> list[str]:
-        """See `Folder.names`; subfolders are left out."""
-        return sorted(unquote(path).rpartition("/")[2] for path in self._column(folder, "path"))
+        """See `Folder.names`; hidden ones, and subfolders without a file, are left out."""
+        files = (unquote(path).rpartition(f"/{folder}/")[2] for path in self._files(folder))
+        return sorted({path.partition("/")[0] for path in files})
 
     def read(self, name: str) -> bytes | None:
         """See `Folder.read`."""
         found = self._column(name, "content", f"length <= {LARGEST_STORED}")  # Spark opens no file that is left out
-        if not found:
-            check_size(max(self._column(name, "length"), default=0), f"{self.address}/{name}")
-        return next((bytes(content) for content in found), None)
+        if found:
+            return bytes(found[0])
+        check_size(max(self._column(name, "length"), default=0), f"{self.address}/{name}")
+        return b"" if self._files(name) else None
+
+    def _files(self, name: str) -> list[str]:
+        """Return the URLs of a file, or of all files below a folder; Spark has no row for an empty one."""
+        with _none_missing():
+            return [*self._load(name).inputFiles()]
+        return []
 
     def _column(self, name: str, column: str, where: str = "true") -> list[Any]:
-        try:
-            files = self._spark.read.format("binaryFile").load(f"{self._path}/{name}")
-            return [row[0] for row in files.where(where).select(column).collect()]
-        except Exception as error:
-            if "PATH_NOT_FOUND" not in str(error):
-                raise
-            return []
+        with _none_missing():
+            return [row[0] for row in self._load(name).where(where).select(column).collect()]
+        return []
+
+    def _load(self, name: str) -> DataFrame:
+        # The server keeps the files of an equal frame of its session, where other clients number their frames alike.
+        apart = {"recursiveFileLookup": "true", "offsetkeeper": environment.token(16)}
+        return self._spark.read.format("binaryFile").options(**apart).load(_literal(f"{self._path}/{name}"))
+
+
+@contextmanager
+def _none_missing() -> Iterator[None]:
+    """End the block where Spark finds no file of that name."""
+    try:
+        yield
+    except Exception as error:
+        if "PATH_NOT_FOUND" not in str(error):
+            raise
+
+
+def _literal(path: str) -> str:
+    """Return a pattern of Hadoop for this one path."""
+    return re.sub(r"([][{}*?\\])", r"\\\1", path)
+
+
+def _remove_empty(path: Path) -> None:
+    with suppress(OSError):
+        path.rmdir()
 
 
 def _open_remote(scheme: str, location: str) -> Files:

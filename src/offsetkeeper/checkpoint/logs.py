@@ -167,7 +167,8 @@ class BatchLog(Logs):
     Attributes:
         folder: folder of the checkpoint.
         topics: the topics of the pipeline; sources of other topics or of other kinds are ignored.
-        began: the start offsets of the query, for sources that do not store them.
+        began: where the first batch begins if no file has that: a packed source stores no start, and the connector
+            none before it runs. Empty in a batch of the connector, which then has stored it.
         packed: whether the source reads a new partition from the next batch on, as the packed source does; Spark's own
             source reads it in the same batch, from its beginning, which must be 0.
     """
@@ -250,12 +251,15 @@ class BatchLog(Logs):
         )
 
     def _starts(self, first: OffsetLog) -> Offsets:
-        found: dict[TopicPartition, int] = {}
-        for source, text in self.initial().items():
+        stored, found = self.initial(), dict[TopicPartition, int]()
+        for source, text in stored.items():
             found |= kafka_offsets(text, self.at(f"sources/{source}/0"))
-        return {
-            tp: offset for tp, offset in (found or self._planned(first)).items() if tp.topic in self.topics
-        } or self.began
+        mine = {tp: offset for tp, offset in (found or self._planned(first)).items() if tp.topic in self.topics}
+        if mine or (stored and not self.packed):  # the connector began before a topic was there
+            return mine
+        if not self.began and not self.packed:
+            raise self.missing("sources/0/0")
+        return self.began
 
 
 def _watermark(log: OffsetLog) -> int | None:
