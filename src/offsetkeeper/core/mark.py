@@ -154,7 +154,9 @@ def lowered(landed: Landed, mark: OutputMark | None) -> str:
     return "the output was restored from a backup, lost rows in a failover or was made again; or its mark was deleted"
 
 
-def behind(group: str, output: str, mark: OutputMark | None, landed: Landed, why: str) -> MarkBehind:
+def behind(
+    group: str, output: str, mark: OutputMark | None, landed: Landed, why: str, more: str = ""
+) -> MarkBehind:
     """Return the error for an output that no longer has the rows that the ledger knows there.
 
     Args:
@@ -163,9 +165,10 @@ def behind(group: str, output: str, mark: OutputMark | None, landed: Landed, why
         mark: mark of the output.
         landed: the last batch in the output, as the ledger knows it.
         why: the cause.
+        more: a sentence on the pending batch.
     """
     known = f"it has batch {landed.sequence}" if landed.sequence else "its first batch is under way"
-    return MarkBehind(_told(group, output, mark, f"the ledger says that {known}", why))
+    return MarkBehind(_told(group, output, mark, f"the ledger says that {known}", why, more))
 
 
 def check_marks(
@@ -231,8 +234,8 @@ def _mismatched(ledger: Snapshot, known: int, output: str, mark: OutputMark | No
         why = "the store was restored from a backup, lost changes in a failover, or the ledger was created again"
         return MarkAhead(_told(ledger.group, output, mark, f"the ledger is at batch {known}", why))
     if lost:
-        found = behind(ledger.group, output, mark, ledger.landed_in(output), lost)
-        return found if mark is not None else MarkBehind(f"{found}{_unknown(ledger.pending, output)}")
+        more = _unknown(ledger.pending, output) if mark is None else ""
+        return behind(ledger.group, output, mark, ledger.landed_in(output), lost, more)
     if ledger.pending is not None and landing(mark, ledger.pending) is Landing.OTHER:
         return MarkMismatch(_told(ledger.group, output, mark, *mismatch(ledger.pending)))
     return None
@@ -244,9 +247,9 @@ def _unknown(pending: Batch | None, output: str) -> str:
         return ""
     ends = listed((f"{r.topic},{r.partition},{r.end}" for r in pending.ranges), "; ")
     return (
-        f". Nothing shows whether it has batch {pending.id} ({listed(pending.ranges, '; ')}). If it has these records, "
-        "or they come twice, first move the positions behind them: offsetkeeper reset "
-        f"{shlex.quote(pending.group)} --from-file, with the lines {ends}"
+        f"Nothing shows whether it has batch {pending.id} ({listed(pending.ranges, '; ')}). If it has these records, "
+        "first move the positions behind them, or they come twice: offsetkeeper reset "
+        f"{shlex.quote(pending.group)} --from-file, with the lines {ends}. "
     )
 
 
@@ -265,11 +268,11 @@ def mismatch(batch: Batch) -> tuple[str, str]:
     return f"the ledger has batch {batch.id} there, with other ranges", "two ledgers write into one output"
 
 
-def _told(group: str, output: str, mark: OutputMark | None, here: str, why: str) -> str:
+def _told(group: str, output: str, mark: OutputMark | None, here: str, why: str, more: str = "") -> str:
     there = "has no mark" if mark is None else f"has batch {mark.sequence} (token {mark.token})"
     sequence = 0 if mark is None else mark.sequence
     return (
-        f"group {group!r}: {named(output)} {there}, but {here}: {why}. Nothing was written. Compare the rows in "
+        f"group {group!r}: {named(output)} {there}, but {here}: {why}. Nothing was written. {more}Compare the rows in "
         f"the output with the ledger's positions. Then undo the restore; or accept both sides as they are: "
         f"{_adoption(group, output, sequence)}"
     )
