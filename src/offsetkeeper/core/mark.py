@@ -154,9 +154,7 @@ def lowered(landed: Landed, mark: OutputMark | None) -> str:
     return "the output was restored from a backup, lost rows in a failover or was made again; or its mark was deleted"
 
 
-def behind(
-    group: str, output: str, mark: OutputMark | None, landed: Landed, why: str, more: str = ""
-) -> MarkBehind:
+def behind(group: str, output: str, mark: OutputMark | None, landed: Landed, why: str, more: str = "") -> MarkBehind:
     """Return the error for an output that no longer has the rows that the ledger knows there.
 
     Args:
