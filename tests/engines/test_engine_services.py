@@ -85,6 +85,18 @@ def test_a_function_that_fails_for_each_record_quarantines_none(lab: Lab, topic:
     assert sorted(service.taken) == list(range(7))
 
 
+def test_a_function_gets_no_record_that_its_group_was_never_to_read(lab: Lab, topic: NewTopic, tables: Tables) -> None:
+    """It began behind that record. So there is no other one to write, and the run stops."""
+    lab.produce(source := topic(1), "before")
+    service = Service()
+    run(lab, source, service, start="latest")
+    lab.produce(source, "bad")
+    with pytest.raises(ValueError, match="cannot be used") as told:
+        run(lab, source, service, start="latest")
+    assert "no other record" in "".join(told.value.__notes__)
+    assert (service.taken, letters_in(tables)) == ([], [])
+
+
 @pytest.fixture
 def web() -> Iterator[Web]:
     """A web service."""

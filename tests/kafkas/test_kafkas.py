@@ -243,7 +243,7 @@ def test_a_share_group_is_refused_where_there_are_any(server: KafkaServer, relea
         if SHARES[release]:
             wait_until(refused, "the share group is refused", LIMIT_S)
         else:
-            assert not refused()
+            assert not any(refused() for _ in range(50))  # 5 s: where there are any, it takes less
     member.close()
 
 

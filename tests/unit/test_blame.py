@@ -98,7 +98,7 @@ _BY_NAME = [
     ("pymongo.errors", "AutoReconnect", AWAY),
     ("pymongo.errors", "ServerSelectionTimeoutError", AWAY),
     ("pymongo.errors", "NotPrimaryError", AWAY),
-    ("pymongo.errors", "DuplicateKeyError", None),
+    ("pymongo.errors", "WriteError", None),  # of which DuplicateKeyError is one
     ("app.errors", "ConnectionStringMissing", None),
 ]
 

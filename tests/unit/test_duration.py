@@ -41,6 +41,8 @@ def test_time_spans_are_told_in_two_units(seconds: float, text: str) -> None:
         ("PT36H", 129_600),
         ("PT1.500S", 1.5),
         ("1.25h", 4500),
+        ("0.250s", 0.25),
+        ("0.125h", 450),
     ],
 )
 def test_a_time_span_is_read_as_iso_8601_writes_it_and_short(text: str, seconds: float) -> None:

@@ -244,7 +244,9 @@ def test_what_an_earlier_reset_went_over_and_a_way_back_leaves_out_is_told(group
     group.do(group.plan(90, A0))
     half = group.plan(60, A0)
     assert [step.skipped for step in half.steps] == [0]
-    told = "offsets that were never read, as an earlier reset went over them: a 0 40 60. No batch will read them"
+    told = (
+        "offsets that were never read, as an earlier reset or start went over them: a 0 40 60. No batch will read them"
+    )
     assert [told in note for note in half.notes].count(True) == 1
     assert not any("never read" in note for to in (40, 30, 95) for note in group.plan(to, A0).notes)
 

@@ -12,7 +12,7 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pending import Fate, Situation, at_start
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.engines.quarantine import Held, halves, others, pieces, text_of
+from offsetkeeper.engines.quarantine import Held, halves, others, pieces, text_of, without_paths
 from offsetkeeper.errors import SettingsError, StartRefused
 from offsetkeeper.readers.unreadable import Place
 
@@ -58,6 +58,20 @@ def test_what_stays_written_is_tried_after_the_bad_record_elsewhere_and_then_fro
         *((0, 11, 12), (1, 5, 6)),
         *((0, 9, 10), (0, 8, 9), (0, 7, 8)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://host/services/T0", "https://host/…"),
+        ("https://host:8443?key=1", "https://host:8443/…"),
+        ("https://user:s3cret@host/path", "https://host/…"),
+        ("amqps://user:s3cret@host", "amqps://host"),
+        ("http://host", "http://host"),
+    ],
+)
+def test_of_a_url_a_letter_has_the_server_alone(url: str, told: str) -> None:
+    assert without_paths(f"refused for url: {url} twice '{url}'") == f"refused for url: {told} twice '{told}'"
 
 
 def test_of_an_error_that_spark_wraps_what_python_raised_is_told() -> None:

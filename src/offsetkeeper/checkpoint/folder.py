@@ -62,10 +62,11 @@ def open_files(location: str) -> Files:
 def open_folder(spark: SparkSession, path: str) -> Folder:
     """Return the folder of a checkpoint from the path in `option("checkpointLocation", path)`.
 
-    With Spark Connect the server reads it: a folder of that name on this machine may be another one.
+    With Spark Connect the server reads it, as a folder of that name on this machine may be another one; unless it is
+    proved to be the same.
     """
     if is_connect(spark):
-        return RemoteFolder(spark, path)
+        return as_local(RemoteFolder(spark, path))
     folder = HadoopFolder(spark, path)
     return folder.local() or folder
 

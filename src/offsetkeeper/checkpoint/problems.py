@@ -15,7 +15,8 @@ BACKUP = "Restore it from a backup"
 ANEW = f"seed a new checkpoint from a store that has the offsets ({COUNTS_ANEW})"
 SAME_NUMBER = (
     "An output that remembers (query id, batch) drops what it has: give metadata another id before. Spark's own file "
-    "sink drops it in any case: give it a new folder"
+    "sink drops it if its _spark_metadata has that number: then seed a new checkpoint with a new folder for the files, "
+    "and go on with neither of the old ones"
 )
 """What it means for the output if a batch that may have run is planned again under its number."""
 _WAYS = 100  # batches that are tried, as many as Spark keeps: each try walks through all of them

@@ -105,7 +105,7 @@ def lag(
             before = sample
             points = thinned(points, Point(sample.at_ms, total(found, {}).waiting), entries)
             environment.wait(watch)
-    problems = [*limits.problems(name, word, total(found, speed))]
+    problems = [*limits.problems(name, word, total(found, speed), ledger=snapshot.version > 0)]
     for problem in problems:
         complain(shown(problem))
     if problems:

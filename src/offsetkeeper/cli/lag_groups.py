@@ -76,7 +76,7 @@ def _problems(name: str, sample: GroupSample, limits: Limits) -> Iterator[str]:
     if sample.error:
         yield f"{name}: {sample.error}"
     if sample.total is not None and sample.status is not None:
-        yield from limits.problems(name, sample.status, sample.total)
+        yield from limits.problems(name, sample.status, sample.total, ledger=sample.snapshot.version > 0)
 
 
 def _badness(named: tuple[str, GroupSample]) -> tuple[int, float, str]:

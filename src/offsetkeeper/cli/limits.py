@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -52,8 +52,16 @@ class Limits:
         """
         return cls(read_duration(max_age, "--max-age") if max_age else None, max_lag, _statuses(fail_on))
 
-    def problems(self, name: str, status: Status, of: Total) -> Iterator[str]:
-        """Yield a sentence for each limit that a group exceeds. An unknown value exceeds any limit that is set."""
+    def problems(self, name: str, status: Status, of: Total, *, ledger: bool = True) -> Iterator[str]:
+        """Yield a sentence for each limit that a group exceeds. An unknown value exceeds any limit that is set.
+
+        Args:
+            name: name of the group.
+            status: its status.
+            of: the sum of its lags.
+            ledger: whether it has a ledger. A group of other programs may leave partitions without a commit.
+        """
+        of = of if ledger else replace(of, without_commit=0)
         if status in self.fail_on:
             yield f"{name} is {status}"
         if self.max_records is not None:

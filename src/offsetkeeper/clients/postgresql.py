@@ -248,10 +248,9 @@ class Connections(Pool[Connection]):
         Raises:
             StoreUnavailable: it is one. It may be promoted, or the name may lead to the primary soon.
         """
-        told = connection.info.parameter_status("in_hot_standby")  # from PostgreSQL 14 on, if no pooler is between
-        if told is None:
-            [(told,)] = connection.execute("SELECT CASE WHEN pg_is_in_recovery() THEN 'on' END").fetchall()
-        if told == "on":
+        # Asked, as a pooler passes on what its server said of itself long ago (in_hot_standby).
+        [(standby,)] = connection.execute("SELECT pg_is_in_recovery()").fetchall()
+        if standby:
             raise StoreUnavailable(
                 f"{self._address}: the server is a standby, which may lag behind: connect to the primary. Of "
                 "several hosts in one URL the primary is taken"

@@ -17,7 +17,7 @@ _ISO = re.compile(
 _SHORT = re.compile(
     f"(?:{_NUMBER}w)?(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?:in)?)?(?:{_NUMBER}s)?", re.IGNORECASE | re.ASCII
 )
-_THOUSANDS = re.compile(r"\d[.,]\d{3}(?!\d)")  # 1,500 may be meant for 1500 or for 1.5
+_THOUSANDS = re.compile(r"(?<!\d)[1-9]\d{0,2}[.,]\d{3}(?!\d)")  # 1,500 may be meant for 1500 or for 1.5
 
 
 CLOCKS_APART_MS = 60_000
@@ -61,9 +61,7 @@ def read_duration(text: str, option: str) -> float:
     """
     match = _ISO.fullmatch(text) or _SHORT.fullmatch(text)
     if _THOUSANDS.search(text) and not text.upper().startswith("P"):
-        raise SettingsError(
-            f"{option} {text:.40}: three digits after a comma or a point may be thousands: write 1500s or 1.5s"
-        )
+        raise SettingsError(f"{option} {text:.40}: 1,500 may be 1500 or 1.5: write 1500s or PT1.5S")
     if match is None or not any(match.groups()):
         raise SettingsError(f"{option} {text:.40}: write a time span without years and months: PT5M, P1DT2H30M or 5m")
     numbers = (float((number or "0").replace(",", ".")) for number in match.groups())

@@ -243,7 +243,7 @@ def _unknown(pending: Batch | None, output: str) -> str:
     """Return what to look for where no mark shows whether an output has the pending batch; else an empty text."""
     if pending is None or output not in pending.lands_in or output in pending.written:
         return ""
-    ends = listed((f"{r.topic},{r.partition},{r.end}" for r in pending.ranges), "; ")
+    ends = "; ".join(f"{r.topic},{r.partition},{r.end}" for r in pending.ranges)
     return (
         f"Nothing shows whether it has batch {pending.id} ({listed(pending.ranges, '; ')}). If it has these records, "
         "first move the positions behind them, or they come twice: offsetkeeper reset "

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.checkpoint.folder import as_local
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, QueryBatch, check_query
 from offsetkeeper.core.ledger import Ledger
@@ -172,7 +171,7 @@ class ForeachBatch:
         if self._log is None:
             packed = self._asked.packed
             initial = {tp: at.offset for tp, at in self._start.positions.items()} if packed else {}
-            folder = as_local(self._asked.open_folder(spark, self._asked.checkpoint))
+            folder = self._asked.open_folder(spark, self._asked.checkpoint)
             self._log = BatchLog(folder, self._start.topics, initial, packed)
         return self._log
 

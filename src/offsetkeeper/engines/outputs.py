@@ -140,11 +140,13 @@ class RunOutputs:
         The ledger notes the target when the batch is begun. An adopted mark takes the note out: then there is no batch.
         """
         batch, once = snapshot.pending or snapshot.unsettled, self.ways.once
+        if batch is None:
+            return {}
         first = {name for name in once if snapshot.landed_in(name).target and not snapshot.landed_in(name).sequence}
         unknown = [name for name in first.difference(self.written) if marks[name] is None]
         kept = {name: once[name].lander.kept_s for name in unknown}
         asked = {name: self.asked.pace.patiently(SinkError, ask) for name, ask in kept.items() if ask is not None}
-        if batch is None or not asked:
+        if not asked:
             return {}
         age_s = (environment.now_ms() - begun_ms(self.ledger.history(_ENTRIES), batch)) / 1000
         return {

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import takewhile, zip_longest
+from itertools import islice, takewhile, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core import environment
@@ -64,7 +64,8 @@ _SIZES = (1, 1, 1, 2, 4, 8, 16)  # offsets that are tried together: a failure of
 _BEFORE = 3
 # A time in the years 1 to 9999, which Python knows, in milliseconds; with a day to spare for time zones.
 _IS_DATE = "timestamp between -62135510400000 and 253402214399999"
-_PATH = re.compile(r"(https?://[^\s/?#'\"]+)[/?#][^\s'\"]*")  # it may have a secret, and so may a query
+# User and path may have a secret, and so may a query.
+_PATH = re.compile(r"(\w+://)(?:[^\s/?#'\"]*@)?([^\s/?#@'\"]+)([/?#][^\s'\"]*)?")
 _ENTRIES = 50  # of the history, for each letter: starts and pieces that were dropped lie between letters
 _ENDS = {"commit", "rewind", "adopt"}  # of a row of letters; a reset is somebody's act
 
@@ -212,7 +213,9 @@ class Quarantine:
         Raises:
             Exception: the error, because it can write none.
         """
-        tried, again = 0, max(_BEFORE, self._counted() + 1) if self._writes_for_good else 0
+        tried, again = 0, _BEFORE if self._writes_for_good else 0
+        if again:  # whatever else is before the position, this group may never have been meant to read
+            held = held._replace(read=self._written(held, batch.ranges[0]))
         for ranges in others(held, batch.ranges[0], again) if self._shows else ():
             self.stop.check()
             frame = records(replace(batch, ranges=ranges))
@@ -230,6 +233,14 @@ class Quarantine:
             "when there are more records"
         )
         raise error
+
+    def _written(self, held: Held, bad: OffsetRange) -> list[OffsetRange]:
+        """Return what this group has written of the partition since the newest reset, the newest first."""
+        entries = takewhile(lambda entry: entry.event not in {"rewind", "copy"}, self.ledger.history(_ENTRIES))
+        commits = (each for each in entries if each.event == "commit" and not each.reason.startswith(QUARANTINED))
+        begin = min((r.start for r in held.read if r.topic_partition == bad.topic_partition), default=bad.start)
+        mine = (r for entry in commits for r in entry.ranges if r.topic_partition == bad.topic_partition)
+        return [r._replace(start=max(r.start, begin)) for r in mine if r.end <= bad.start]
 
     def _fails(self, batch: Batch, ranges: Ranges, records: DataFrame) -> Exception | None:
         """Try records, see `_try`; return the error of the program or of a record, or None if there is none.
@@ -289,8 +300,8 @@ class Quarantine:
         [where] = batch.ranges
         text = text_of(error)
         log.warning("%s offset %d is quarantined: %s", where.topic_partition, where.start, text)
-        told = _PATH.sub(r"\1/…", text)
-        self.letters.asked = replace(self.letters.asked, process=partial(self.letter, error=told))
+        process = partial(self.letter, error=without_paths(text))
+        self.letters.asked = replace(self.letters.asked, process=process)
         self.letters.reason = f"{QUARANTINED}: {text.partition(':')[0]}"
         try:
             return self.letters.deliver(batch, records, **more)
@@ -332,14 +343,19 @@ def pieces(ranges: Sequence[OffsetRange], at: Place | None) -> list[Ranges]:
     return [piece for each in (before, [bad], [after]) if (piece := tuple(r for r in each if r.size))]
 
 
+def without_paths(text: str) -> str:
+    """Return a text with the server alone of each URL."""
+    return _PATH.sub(lambda found: f"{found[1]}{found[2]}{'/…' if found[3] else ''}", text)
+
+
 def others(held: Held, bad: OffsetRange, again: int = 0) -> list[Ranges]:
     """Return ranges of a few other records than one that fails: those after it, in other partitions, and before it.
 
     Args:
         held: what Kafka holds.
         bad: the single offset that fails.
-        again: if what is tried stays written: how many records before the bad one may be tried, from the last one on.
-            That one repeats what was written last, so that no older record is written over a newer one.
+        again: if what is tried stays written: how many records of `read` may be tried, from the end of its first range
+            on. That one repeats what was written last, so that no older record is written over a newer one.
     """
     (unread, read), mine = held, bad.topic_partition
     here = [r._replace(start=bad.end) if r.topic_partition == mine else r for r in unread]
@@ -350,8 +366,9 @@ def others(held: Held, bad: OffsetRange, again: int = 0) -> list[Ranges]:
     far = [(r._replace(start=at, end=at + 1),) for r in here if r.size for at in ((r.start + r.end) // 2, r.end - 1)]
     pairs = [each for pair in zip_longest(after, elsewhere) for each in pair if each]
     if again:
-        last = [r._replace(start=max(r.start, r.end - again)) for r in read if r.topic_partition == mine]
-        return pairs + [(r._replace(start=at, end=at + 1),) for r in last for at in reversed(range(r.start, r.end))]
+        last = [r for r in read if r.topic_partition == mine]
+        alone = ((r._replace(start=at, end=at + 1),) for r in last for at in reversed(range(r.start, r.end)))
+        return [*pairs, *islice(alone, again)]
     return pairs + far[: 2 * _BEFORE] + before + first
 
 

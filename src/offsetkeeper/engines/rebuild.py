@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.files import WritableFolder
 from offsetkeeper.checkpoint.first_batch import SETTINGS, first_batch
-from offsetkeeper.checkpoint.folder import as_local
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core import environment
 from offsetkeeper.core.duration import time_text
@@ -102,7 +101,7 @@ def begin(
         StoreUnavailable, Refused: the folder of the checkpoint cannot be written.
         BrokerUnavailable, NotAuthorized, UnknownTopic: see `errors`.
     """
-    folder = as_local(asked.open_folder(spark, asked.checkpoint))
+    folder = asked.open_folder(spark, asked.checkpoint)
     if not isinstance(folder, WritableFolder):
         raise SettingsError(f"{asked.place} can only be read from here, so no state can be rebuilt: {_ELSE}")
     watermark_ms = ledger.snapshot.watermark_ms

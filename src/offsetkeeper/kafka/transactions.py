@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _TRY_S = 2.0  # seconds of one try
 _ABORT_S = 5.0
 _CONNECT_S = 0.5
+_EMPTY = 3
 # A client that knows a broker, and has no connection to it, waits half of this before it connects.
 _QUICKLY = {"reconnect.backoff.ms": "20"}
 _TIMEOUT = "transaction.timeout.ms"
@@ -174,6 +175,7 @@ class Turn:
         self._slot = slot
         self._look = _Look(slot)
         self._failed: list[Any] = []
+        self._empty = 0  # looks in a row at a queue without room that was empty
         with _telling_no_token():
             self._producer = open_transactional(
                 slot.brokers,
@@ -267,7 +269,9 @@ class Turn:
             raise
 
     def _wait_for_room(self) -> None:
-        if not len(self._producer):
+        # An empty queue may have become so since it was full.
+        self._empty = 0 if len(self._producer) else self._empty + 1
+        if self._empty == _EMPTY:
             raise self._no_room()
         self._producer.poll(0.01)
         self._check()

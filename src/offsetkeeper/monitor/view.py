@@ -134,7 +134,8 @@ class GroupSample:
         if self.total is None or self.lags_at_ms != at_ms:
             return Measured(None, None, None, None, self.error)
         of = self.total
-        waiting = None if of.waiting is None else of.waiting + of.without_commit
+        new = of.without_commit if self.snapshot.version else 0  # without a ledger they may be left out on purpose
+        waiting = None if of.waiting is None else of.waiting + new
         return Measured(self.status, waiting, of.seconds, of.retention_used, self.error, bool(of.undated))
 
     @property

@@ -356,8 +356,8 @@ class ResetPlan:
         notes = [f"{text.format(again)}: {listed(some, ', ')}" for text, some in names.items() if again]
         if passed := [each for step in self.steps for each in step.never_read]:
             notes.append(
-                "before the new positions there are offsets that were never read, as an earlier reset went over them: "
-                f"{listed(passed, ', ')}. No batch will read them, unless you set the positions before them"
+                "before the new positions there are offsets that were never read, as an earlier reset or start went "
+                f"over them: {listed(passed, ', ')}. No batch will read them, unless you set the positions before them"
             )
         every = [each for some in names.values() for each in some]
         if never and every:

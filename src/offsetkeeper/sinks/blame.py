@@ -117,9 +117,10 @@ _CLIENTS = frozenset(
 _CLIENT_REFUSES = re.compile(r"\w+\.\w*(?:Authenti|Authoriz|NoPermission|CertVerification)\w*")
 _CLIENT_AWAY = re.compile(
     r"\w+\.(?:\w*(?:[Cc]onnect|Timeout|NotPrimary|ClusterDown|MasterDown)\w*|SSL\w*|gaierror|herror|\w*ProxyError"
-    r"|NameResolutionError|MaxRetryError|RetryError|RemoteProtocolError|NetworkError|ReadError|WriteError|CloseError"
+    r"|NameResolutionError|MaxRetryError|RetryError|RemoteProtocolError"
     r"|ChunkedEncodingError|IncompleteRead|BadStatusLine|ClientOSError|ClientPayloadError|BusyLoadingError"
-    r"|ReadOnlyError|TryAgainError|OutOfMemoryError)|urllib3\.ProtocolError"
+    r"|ReadOnlyError|TryAgainError|OutOfMemoryError)"
+    r"|urllib3\.ProtocolError|(?:httpx|httpcore)\.(?:NetworkError|ReadError|WriteError|CloseError)"
 )
 _STATUSES = "status_code", "status", "code"
 _WITH_STATUS = frozenset({"aiohttp", "elasticsearch", "google", "httpx", "opensearchpy", "requests", "urllib"})

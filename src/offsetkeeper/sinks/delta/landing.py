@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
+_WRITTEN_BACK_S = 3600.0  # whatever is older is on the disk, whoever wrote it
 _LARGEST_ENTRY = 2**30  # bytes of a commit: some 500,000 files
 _SHIPPED = (errors, environment, urls, limits, synced, task)
 _FEATURES = frozenset(
@@ -237,8 +238,12 @@ class DeltaTarget:
         try:
             for version in range(newest, -1, -1):  # others may have committed since
                 entry = f"_delta_log/{version:020}.json"
+                if environment.now_ms() / 1000 - Path(self.address, entry).stat().st_mtime > _WRITTEN_BACK_S:
+                    break  # so all older ones are on the disk too
                 content, _ = read_file(Path(self.address, entry), _LARGEST_ENTRY, root=Path(self.address))
-                actions = [json.loads(line) for line in content.splitlines()]
+                if b'"txn"' not in content:
+                    continue
+                actions = [json.loads(line) for line in content.splitlines() if line.strip()]
                 if any(each["txn"]["appId"] == key.path for each in actions if "txn" in each):
                     added = [unquote(each["add"]["path"]) for each in actions if "add" in each]
                     there = [path for path in added if Path(self.address, path).exists()]  # VACUUM may have come since

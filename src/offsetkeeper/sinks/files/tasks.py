@@ -68,4 +68,7 @@ def _told(observation: Any) -> frozenset[int]:
     try:
         return frozenset(map(int, found.result(_TOLD_S).split()))
     except (TimeoutError, KeyError) as error:
-        raise SinkError(f"Spark has not told which tasks had rows ({error!r}); nothing was written") from error
+        raise SinkError(
+            f"Spark has not told within {_TOLD_S:g} s which tasks had rows ({error!r}); nothing was written. A "
+            "listener of yours may be slow, or spark.scheduler.listenerbus.eventqueue.capacity too small"
+        ) from error

@@ -89,7 +89,7 @@ _OURS = {
 _TIMEOUT = "transaction.timeout.ms"
 _MOST = "transaction.max.timeout.ms"
 _KEPT = "offsets.retention.minutes"
-_DAY_S = 86_400.0
+_WEEK_S = 7 * 86_400.0
 _UNCLEAN = "unclean.leader.election.enable"
 _MAY_LOSE = (
     "{!r}: topic {} has {}=true. A replica that lacks rows may become the leader. Then rows of batches that count as "
@@ -358,10 +358,10 @@ class Topic:
         return found.topic_id or ""
 
     def _kept_s(self) -> float:
-        """See `Lander`. The mark is an offset of a group; a day if the brokers do not say it, as before Kafka 2.0."""
+        """See `Lander`. The mark is an offset of a group; a week if the brokers do not say it, as it is by default."""
         told = self._ask(lambda cluster: cluster.settings("broker", cluster.nodes()))
         kept = [float(each[_KEPT]) * 60 for each in told.values() if each.get(_KEPT)]
-        return min(kept, default=_DAY_S)
+        return min(kept, default=_WEEK_S)
 
     def _ask(self, question: Callable[[KafkaCluster], T]) -> T:
         try:

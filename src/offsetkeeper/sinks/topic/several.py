@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import (
     MarkMoved,
+    MissingExtra,
     OffsetkeeperError,
     OutcomeUnknown,
     Refused,
     RowMismatch,
+    SettingsError,
     SinkError,
     SinkMismatch,
 )
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
 SOURCE = ("source_topic", "source_partition")
 PLACE = "slot"
-_ERRORS = {each.__name__: each for each in (MarkMoved, OutcomeUnknown, Refused, RowMismatch, SinkMismatch)}
+_KINDS = (MarkMoved, MissingExtra, OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkMismatch)
+_ERRORS = {each.__name__: each for each in _KINDS}
 RESULT = "slot int, error string, message string"
 
 
