@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import QUARANTINED, Batch
-from offsetkeeper.core.executors import raised
+from offsetkeeper.core.executors import our_error, raised
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Positions
@@ -32,7 +32,7 @@ from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop
-from offsetkeeper.errors import GuaranteeRefused, RowMismatch, SettingsError
+from offsetkeeper.errors import GuaranteeRefused, RecordUnreadable, RowMismatch, SettingsError
 from offsetkeeper.readers.unreadable import Place
 from offsetkeeper.sinks.blame import Blame, blame
 from offsetkeeper.sinks.once import Once
@@ -182,7 +182,8 @@ class Quarantine:
         if (other := self._fails(batch, (), records(batch).limit(0))) is not None:
             error.add_note(f"it also fails without records, so no record is quarantined: {other}"[:2000])
             raise error from other
-        if not self._proven or self._writes_for_good:
+        unreadable = isinstance(our_error(error) or error, RecordUnreadable)  # nothing was asked to write it
+        if not self._proven or (self._writes_for_good and not unreadable):
             self._prove(error, batch, records, held())
         if batch.ranges == self._again or self._fails(batch, batch.ranges, records(batch)) is not None:
             return True

@@ -59,8 +59,9 @@ NEXT: Mapping[Status, str] = {
     Status.FAILING: "read the job's log and errors; bad records go into dead letters",
     Status.STOPPED: "start the job; `offsetkeeper history orders` shows its last changes",
     Status.OUTPUT_AWAY: (
-        "`offsetkeeper history orders` says since when, and what the output answers; the run goes on by itself "
-        "when it is back, and ends with its error after `retry_timeout_s`"
+        "`offsetkeeper history orders` says since when, and what the output answers (of a function only the class of "
+        "the error: its text is in the job's log); the run goes on by itself when it is back, and ends with its error "
+        "after `retry_timeout_s`"
     ),
     Status.STALLED: (
         "`offsetkeeper show orders` names host and process of the run; look at its log, stop it (SIGTERM) and "
@@ -101,7 +102,10 @@ EVENTS: Mapping[str, str] = {
     "place": "a start set positions: a first run, new partitions, offsets by hand, or a policy",
     "begin": "the ranges of a batch were stored; the batch is pending",
     "mark": "one of several outputs has the pending batch",
-    "wait": "a run waits for an output that is away; the reason says since when and why",
+    "wait": (
+        "a run waits for an output that is away; the reason says since when and why; of an error of your function only "
+        "its class"
+    ),
     "commit": "the batch is done, and the positions moved",
     "abandon": "the pending batch was dropped",
     "settle": "the batch that a reset had dropped can no longer land",
