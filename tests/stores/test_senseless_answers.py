@@ -186,7 +186,10 @@ class PostgreSQL(Listener):
                 statement = content if kind in b"PQ" else statement
                 if kind in b"QS":
                     begun = lengthy(b"1") + lengthy(b"2") if kind == b"S" else b""
-                    client.sendall(begun + self._rows(self._said(statement)) + lengthy(b"C", b"SELECT 0\0") + ready)
+                    client.sendall(begun + self._rows(self._rows_of(statement)) + lengthy(b"C", b"SELECT 0\0") + ready)
+
+    def _rows_of(self, statement: bytes) -> list[tuple[bytes, ...]]:
+        return [(b"f",)] if b"pg_is_in_recovery" in statement else self._said(statement)
 
     def _rows(self, rows: list[tuple[bytes, ...]]) -> bytes:
         count = len(rows[0]) if rows else 1
@@ -543,7 +546,7 @@ def test_after_an_object_of_s3_was_sent_an_odd_answer_is_no_refusal(answer: byte
     xml = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
     put = http(b"", "a/b", "200 OK", 'ETag: "x"')
     exists = http(b"", "a/b", "412 Precondition Failed")
-    with Web({"GET": [http(xml, "application/xml")], "PUT": [put, exists, answer]}) as server:
+    with Web({"GET": [http(xml, "application/xml")], "HEAD": [put], "PUT": [put, exists, answer]}) as server:
         store = open_store(
             f"s3://key:secret@bucket/x?endpoint_url=http://127.0.0.1:{server.port}&region=us-east-1&timeout=5"
         )

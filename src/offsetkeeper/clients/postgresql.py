@@ -250,7 +250,7 @@ class Connections(Pool[Connection]):
         """
         # Asked, as a pooler passes on what its server said of itself long ago (in_hot_standby).
         [(standby,)] = connection.execute("SELECT pg_is_in_recovery()").fetchall()
-        if standby:
+        if standby is True:
             raise StoreUnavailable(
                 f"{self._address}: the server is a standby, which may lag behind: connect to the primary. Of "
                 "several hosts in one URL the primary is taken"
