@@ -129,7 +129,7 @@ def test_a_place_whose_objects_expire_is_refused_before_anything_is_written(
     def expiring(connection: Connection) -> Any:
         client = connect(connection)
         client.meta.events.register(
-            "before-parse.s3.HeadObject",
+            "before-parse.s3.GetObject",
             lambda response_dict, **_: response_dict["headers"].update({"x-amz-expiration": rule}),
         )
         return client

@@ -101,7 +101,7 @@ def gets(answer: bytes) -> SlowWeb:
 
 def puts(answer: bytes) -> SlowWeb:
     """Return a server of S3 whose answer to the first change is this one."""
-    return SlowWeb({"GET": [LIST], "HEAD": [PUT], "PUT": [PUT, EXISTS, answer]})
+    return SlowWeb({"GET": [LIST], "PUT": [PUT, EXISTS, answer]})
 
 
 def renames(answer: bytes) -> SlowWeb:

@@ -88,9 +88,9 @@ class AppliedTwice(Broken):
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
-        if self.late is not None and self.late.after.group == change.after.group:
-            super().apply(on_top_of(super().load(change.after.group), self.late))
-            self.late = None
+        late, self.late = self.late, None  # in one step, as other clients are here too
+        if late is not None and late.after.group == change.after.group:
+            super().apply(on_top_of(super().load(change.after.group), late))
         super().apply(change)
         if self.due():
             self.late = change

@@ -280,8 +280,10 @@ class Connection:
 
     def _expires(self, key: str) -> str:
         """Return when an object expires and by which rule, as the server says it; empty if it never does."""
-        with self.lend() as client:
-            return str(client.head_object(Bucket=self.bucket, Key=key).get("Expiration", ""))
+        with self.lend() as client:  # the answer to HEAD would not say why it is refused
+            found = client.get_object(Bucket=self.bucket, Key=key)
+            found["Body"].close()
+            return str(found.get("Expiration", ""))
 
     def close(self) -> None:
         """Close the client; it is created again when needed."""
