@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from offsetkeeper.checkpoint.files import LocalFiles
-from offsetkeeper.checkpoint.folder import HadoopFolder, RemoteFolder, as_local
+from offsetkeeper.checkpoint.folder import HadoopFolder, RemoteFolder
 from offsetkeeper.core.outside import LARGEST_STORED
 from offsetkeeper.errors import Refused, StoreUnavailable
 from offsetkeeper.sinks.files.hdfs import HdfsTree
@@ -47,17 +47,15 @@ def test_a_folder_is_local_if_the_server_finds_there_what_is_written_here(
         (tmp_path / "old").mkdir(exist_ok=True)
         path = tmp_path / name
         for place in (str(path), f"file://{path}"):
-            found = as_local(RemoteFolder(spark, place))
+            found = RemoteFolder(spark, place).local()
             assert isinstance(found, LocalFiles)
             assert (found.path, [*path.iterdir()]) == (path, [])
     monkeypatch.chdir(tmp_path)
     for name in ("old", "other", "none/other"):
-        other = RemoteFolder(spark, f"/proc/self/cwd/{name}")
-        assert as_local(other) is other
+        assert RemoteFolder(spark, f"/proc/self/cwd/{name}").local() is None
     for place in ("old", f"hdfs://{tmp_path}"):
         assert RemoteFolder(spark, place).local() is None
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "old"]
-    assert as_local(found) is found
 
 
 def test_what_the_jvm_says_of_a_checkpoint_is_an_error_of_ours(spark: SparkSession, tmp_path: Path) -> None:

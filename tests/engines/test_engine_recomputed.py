@@ -23,6 +23,7 @@ from pyspark.sql.functions import broadcast
 from engines import recomputed_driver
 from engines.lab import Lab
 from engines.lost_shuffle import lose_shuffled
+from fixtures.clusters import CLUSTER_SESSION
 from offsetkeeper import Batch
 from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.errors import ComputedAgain
@@ -33,23 +34,14 @@ from offsetkeeper.testing.spark import SparkCluster
 
 LIMIT_S = 450  # against a hang: on a busy machine a cluster takes minutes
 PARTITIONS, RECORDS = 4, 500
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SESSION = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
-    "spark.executor.memory": "512m",
-    "spark.log.level": "OFF",
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    **CLUSTER_SESSION,
     # What a dead executor has shuffled is gone, as with its host.
     "spark.shuffle.readHostLocalDisk": "false",
     "spark.shuffle.io.retryWait": "10ms",
     # Spark 4.2 would find the other rows by itself.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
-    "spark.ui.enabled": "false",
 }
 
 

@@ -80,12 +80,7 @@ def test_a_row_that_arrives_after_its_transaction_was_aborted_is_never_counted(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch is written once: not also by the request of the attempt that failed."""
-    monkeypatch.setattr(transactions, "_ABORT_S", LIMIT_S)
-    with server.proxy() as proxy:
-        late = fail(server, proxy)
-        wait_until(all_ended(server), "the transaction has ended", LIMIT_S)
-        late.land()
-    assert rows_of_the_next_attempt(server) == [VALUE]
+    check_late_row(server, monkeypatch)
 
 
 def test_a_transaction_whose_rows_nobody_has_acknowledged_is_ended_by_the_next_one(
@@ -111,6 +106,16 @@ def test_brokers_that_do_not_verify_are_named_by_the_doctor_and_by_the_output(
     named = f"these brokers do not verify transactions: {server.bootstrap} ({setting})"
     said = [f"warning: {server.bootstrap}: {named}" in told, named in caplog.text]
     assert said == [request.node.callspec.id != "verifies"] * 2
+
+
+def check_late_row(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a row which arrives after its attempt has failed is not counted, and that of the next attempt once."""
+    monkeypatch.setattr(transactions, "_ABORT_S", LIMIT_S)
+    with server.proxy() as proxy:
+        late = fail(server, proxy)
+        wait_until(all_ended(server), "the transaction has ended", LIMIT_S)
+        late.land()
+    assert rows_of_the_next_attempt(server) == [VALUE]
 
 
 def fail(server: KafkaServer, proxy: TcpProxy, then: Callable[[], object] = lambda: None) -> HeldRequest:

@@ -25,10 +25,10 @@ from confluent_kafka import Consumer, Producer, ShareConsumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from engines.elections import SETTINGS, elect_follower, lose_follower, make_topics
-from kafka.test_kafka_late import TOPIC, VALUE, all_ended, fail, rows_of_the_next_attempt
+from kafka.test_kafka_late import TOPIC, check_late_row
 from offsetkeeper import Ledger, TopicPartition, open_store
 from offsetkeeper.errors import Refused
-from offsetkeeper.kafka import KafkaCluster, transactions
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.kafka import RELEASES, KafkaServer, KafkaServers
 from offsetkeeper.testing.server import wait_until
@@ -137,12 +137,7 @@ def test_a_run_that_dies_between_write_and_commit_leaves_each_row_once_in_a_topi
 
 def test_a_row_that_is_late_is_never_counted(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It arrives when its transaction has ended, with any release: `Topic` waits, or the brokers verify."""
-    monkeypatch.setattr(transactions, "_ABORT_S", LIMIT_S)
-    with server.proxy() as proxy:
-        late = fail(server, proxy)
-        wait_until(all_ended(server), "the transaction has ended", LIMIT_S)
-        late.land()
-    assert rows_of_the_next_attempt(server) == [VALUE]
+    check_late_row(server, monkeypatch)
 
 
 def test_brokers_that_do_not_verify_transactions_are_named(server: KafkaServer, release: str, tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """What tests of readers share."""
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+from fixtures.implementations import implementations
 from offsetkeeper.readers import Source
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -40,16 +40,7 @@ def fill() -> Callable[..., None]:
     return write
 
 
-@pytest.fixture(
-    params=[
-        pytest.param({"offsetkeeper.native": "never"}, id="python"),
-        pytest.param(
-            {"offsetkeeper.native": "required"},
-            id="native",
-            marks=pytest.mark.skipif(find_spec("offsetkeeper_native") is None, reason="no C compiler made it"),
-        ),
-    ]
-)
+@pytest.fixture(params=implementations("offsetkeeper_native"))
 def implementation(request: pytest.FixtureRequest) -> dict[str, str]:
     """The setting that takes one of the two readers of a task."""
     found: dict[str, str] = request.param

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from fixtures.implementations import implementations
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
@@ -24,23 +24,7 @@ PARTITION = TopicPartition("orders", 0)
 STAGING = "select relname from pg_class where relname ~ '^offsetkeeper_.*_' and relkind = 'r'"
 
 
-def _has_producer() -> bool:
-    try:
-        return find_spec("offsetkeeper_native.producer") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-@pytest.fixture(
-    params=[
-        pytest.param({"offsetkeeper.native": "never"}, id="python"),
-        pytest.param(
-            {"offsetkeeper.native": "required"},
-            id="native",
-            marks=pytest.mark.skipif(not _has_producer(), reason="no C compiler made it"),
-        ),
-    ]
-)
+@pytest.fixture(params=implementations("offsetkeeper_native.producer"))
 def implementation(request: pytest.FixtureRequest) -> dict[str, str]:
     """The setting that takes one of the two producers of a task."""
     found: dict[str, str] = request.param

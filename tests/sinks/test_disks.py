@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable as Delta
 from pyarrow import dataset
 
+from fixtures.clusters import CLUSTER_SESSION
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.java import java
 from offsetkeeper.testing.kafka import KafkaServer
@@ -29,19 +30,7 @@ PARTITIONS, RECORDS = 4, 10
 WANTED = [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)]
 EACH = dict.fromkeys(["files", "query", "lake", "iceberg"], True)
 SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SESSION = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
-    "spark.cores.max": "2",
-    "spark.executor.memory": "512m",
-    "spark.log.level": "OFF",
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.ui.enabled": "false",
-}
+SESSION = CLUSTER_SESSION | {"spark.cores.max": "2"}
 
 
 @pytest.mark.timeout(2 * LIMIT_S)

@@ -23,6 +23,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable as Lake
 from pyarrow import dataset
 
+from fixtures.clusters import CLUSTER_SESSION
 from offsetkeeper.testing.java import java
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
@@ -32,16 +33,8 @@ from sinks.topics import values
 
 LIMIT_S = 480
 PARTITIONS, RECORDS, AT_ONCE = 4, 30, 120
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SESSION = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
-    "spark.executor.memory": "512m",
-    "spark.log.level": "OFF",
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    **CLUSTER_SESSION,
     "spark.speculation": "true",
     "spark.speculation.efficiency.enabled": "false",
     "spark.speculation.interval": "50ms",
@@ -50,7 +43,6 @@ SESSION = {
     "spark.speculation.quantile": "0.1",
     "spark.stage.maxConsecutiveAttempts": "20",
     "spark.task.maxFailures": "20",
-    "spark.ui.enabled": "false",
 }
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",

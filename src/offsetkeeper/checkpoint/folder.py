@@ -65,15 +65,8 @@ def open_folder(spark: SparkSession, path: str) -> Folder:
     With Spark Connect the server reads it, as a folder of that name on this machine may be another one; unless it is
     proved to be the same.
     """
-    if is_connect(spark):
-        return as_local(RemoteFolder(spark, path))
-    folder = HadoopFolder(spark, path)
+    folder = RemoteFolder(spark, path) if is_connect(spark) else HadoopFolder(spark, path)
     return folder.local() or folder
-
-
-def as_local(folder: Folder) -> Folder:
-    """Return a folder that Spark Connect reads as this machine's own, if it is that; else as it is."""
-    return (isinstance(folder, RemoteFolder) and folder.local()) or folder
 
 
 class HadoopFolder:
