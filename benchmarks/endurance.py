@@ -33,6 +33,7 @@ import pyarrow as pa
 import pymysql
 from confluent_kafka import Producer
 from deltalake import DeltaTable as Lake
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import Pipeline
@@ -41,6 +42,7 @@ from offsetkeeper.sinks import (
     DeltaTable,
     Files,
     Function,
+    IcebergTable,
     Idempotent,
     Outputs,
     Sink,
@@ -68,6 +70,7 @@ _KEPT = (
 _MADE = "select sum(n_tup_ins) from pg_stat_sys_tables where relname in ('pg_class', 'pg_attribute')"
 _CASSANDRA = 'topic text, partition int, "offset" bigint, primary key (topic, partition, "offset")'
 _COLUMNS = 'create table {} (topic text, "partition" int, "offset" bigint)'
+_KINDS = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 ENGINES = ("run", "start")
 
 
@@ -181,9 +184,18 @@ class Places:
     @cached_property
     def delta(self) -> str:
         """Folder of a Delta Lake table."""
-        kinds = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
-        Lake.create(f"{self.folder}/delta", pa.schema(kinds))
+        Lake.create(f"{self.folder}/delta", pa.schema(_KINDS))
         return f"{self.folder}/delta"
+
+    @cached_property
+    def iceberg(self) -> dict[str, str]:
+        """Properties of a catalog in SQLite that has an Iceberg table."""
+        about = {"uri": f"sqlite:///{self.folder}/catalog.db", "warehouse": f"{self.folder}/iceberg"}
+        Path(about["warehouse"]).mkdir()
+        with SqlCatalog("lake", **about) as catalog:
+            catalog.create_namespace("shop")
+            catalog.create_table("shop.rows", pa.schema(_KINDS))
+        return about
 
     @cached_property
     def topic(self) -> str:
@@ -227,6 +239,7 @@ SINKS: Mapping[str, Callable[[Places], tuple[Sink | Outputs, str]]] = {
     "topic": lambda at: (Topic(at.kafka.bootstrap, at.topic), at.sqlite),
     "files": lambda at: (Files(f"{at.folder}/files"), at.sqlite),
     "delta": lambda at: (DeltaTable(at.delta), at.sqlite),
+    "iceberg": lambda at: (IcebergTable("shop.rows", catalog="lake", properties=at.iceberg), at.sqlite),
     "cassandra": lambda at: (Cassandra(at.cassandra, "rows", key=("topic", "partition", "offset")), at.sqlite),
     "transaction": lambda at: (Transaction(insert), at.sqlite),
     "outputs": lambda at: (Outputs(archive=Idempotent(throw_away), rows=Table(at.sqlite, "rows")), at.sqlite),
