@@ -111,6 +111,32 @@ def test_the_plan_says_where_a_run_would_start_and_whether(desk: Desk) -> None:
     refused = desk.run("plan", "shop", ok=False)
     assert refused.exit_code == 1
     assert "beyond" in refused.stdout
+    assert "'offsetkeeper plan shop --policy beyond_end=beginning' shows what one does" in refused.stdout
+    assert "To start anyway" not in desk.run("plan", "shop", "--policy", "beyond_end=beginning").stdout
+
+
+def test_a_partition_given_to_a_command_that_takes_whole_topics_is_answered_with_what_to_give(desk: Desk) -> None:
+    for command in ("lag", "plan"):
+        with pytest.raises(SettingsError, match=r"takes whole topics, so give --topic orders$"):
+            desk.run(command, "shop", "--topic", "orders:2")
+
+
+def test_a_run_is_fenced_and_no_position_moves(desk: Desk) -> None:
+    assert desk.run("fence", "shop").stdout == "Nothing to do: no run holds group shop.\n"
+    run = Ledger(open_store(desk.store), "shop", name="host:2")
+    run.acquire()
+    run.begin(run.batch([OffsetRange(desk.topic, 0, 4, 6)]))
+    begun = open_store(desk.store).load("shop")
+    shown = desk.run("fence", "shop").stdout
+    assert shown.startswith("host:2 holds group shop: --execute fences that run\n")
+    assert "it stays, and the next start deals with it\nNothing was changed. Add --execute" in shown
+    assert open_store(desk.store).load("shop") == begun
+    assert desk.json("fence", "shop", "--reason", "hangs", "--execute") == {"executed": True, "held_by": "host:2"}
+    found = open_store(desk.store).load("shop")
+    assert (found.owner, found.pending, desk.offsets()) == (None, begun.pending, [4, 10])
+    assert "hangs (by " in desk.run("history", "shop").stdout
+    with pytest.raises(Fenced):
+        run.commit(run.batch([OffsetRange(desk.topic, 0, 4, 6)]))
 
 
 def test_lag_is_told_in_records_and_in_seconds_while_nothing_runs(desk: Desk) -> None:

@@ -42,7 +42,7 @@ class Shop:
         for name in self.names.values():
             self.produce(name)
         self.ledger = Ledger(open_store(f"sqlite:///{folder}/offsets.db"), "orders", name=DIED)
-        self.ledger.acquire()
+        self.ledger.acquire("run")
         with KafkaCluster(server.bootstrap) as cluster:
             found = cluster.describe([self.topic])[self.topic]
             at = {p: cluster.bounds_of_topics([self.topic])[self.partition(p)] for p in (0, 1)}
@@ -76,7 +76,7 @@ class Shop:
 
     def dies_in_a_batch(self) -> None:
         """Let a run begin a batch of both partitions, and die."""
-        self.ledger.acquire()
+        self.ledger.acquire("run")
         self.ledger.begin(self.ledger.batch([self.range(0, 60, 80), self.range(1, 50, 70)]), lands_in=("",))
         self.ledger.release()
 

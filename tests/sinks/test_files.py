@@ -771,7 +771,7 @@ def test_a_write_of_which_spark_tells_nothing_is_not_landed(
     monkeypatch.setattr(Observation, "get", property(lambda _: silent.wait(60)))
     way = once(folder, shared=True)
     try:
-        with pytest.raises(SinkError, match="has not told within 0.05 s which tasks had rows"):
+        with pytest.raises(SinkError, match=r"has not told within 0\.05 s which tasks had rows"):
             way.write(spark.range(4), batch_of(1))
     finally:
         silent.set()

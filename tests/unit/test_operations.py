@@ -216,6 +216,21 @@ def test_what_a_reset_does_to_the_state_of_a_query_and_to_its_output_is_told(gro
     assert load_plan(plan.dump(), "here") == plan
 
 
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [(["run"], []), (["run", "by root"], []), (["run", "start"], [BACK]), (["start"], [BACK]), ([""], [BACK])],
+)
+def test_queries_are_spoken_of_only_where_one_may_have_read_for_the_group(
+    group: Group, reasons: list[str], told: list[str]
+) -> None:
+    """Releases before wrote "start" for direct runs too."""
+    for reason in reasons:
+        group.ledger.acquire(reason)
+    plan = group.plan("earliest", A0)
+    assert plan.notes == told
+    assert load_plan(plan.dump(), "here") == plan
+
+
 def test_what_each_output_gets_twice_or_never_is_told(group: Group) -> None:
     """By its kind: of the last run that took the group, also after it was stopped by an owner that writes nothing."""
     outputs = {
@@ -506,7 +521,7 @@ def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> 
     copy("g", there, here, overwrite=True)
     group.ledger = Ledger(here, "g")
     plan, entry = plan_undo(group.ledger, group.cluster)
-    assert (plan.offsets, len(taken_back(group.ledger, entry))) == ({A0: 60}, 1)  # this one too
+    assert (plan.offsets, len(taken_back(group.ledger, entry))) == ({A0: 60}, 2)  # this one too; a reset stays
     group.do(group.plan({A0: 70}))
     now = group.ledger.snapshot.version
     group.ledger = Ledger(there, "g")
@@ -518,6 +533,26 @@ def test_an_undo_names_what_it_takes_back_and_the_copies_since(group: Group) -> 
     assert (entry.version, plan.offsets) == (now, {A0: 80})
     assert notes[1].startswith(f"it also takes back version {now + 1}, a copy by ")
     assert there.address in notes[1]
+
+
+def test_an_undo_names_the_resets_before_it_that_stay(group: Group) -> None:
+    """Two wrong resets: the first undo took back one of them, and the second one that undo."""
+    group.do(group.plan({A0: 60}))
+    group.do(group.plan({A1: 10}))
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    [_, stays] = taken_back(group.ledger, entry)
+    assert re.fullmatch("an earlier reset stays: version 5, .*'offsetkeeper rewind g --version 4' takes .* too", stays)
+    group.do(plan)
+    _, entry = plan_undo(group.ledger, group.cluster)
+    [_, once_more, stays] = taken_back(group.ledger, entry)
+    assert once_more == "version 7 took back version 6: this makes that change once more"
+    assert "'offsetkeeper rewind g --version 4'" in stays
+    assert plan_rewind(group.ledger, group.cluster, 4).offsets == {A0: 40}
+    assert len(taken_back(group.ledger, entry, Scope([A1]))) == 1  # that undo leaves A0 alone
+    group.run(OffsetRange(*A0, 60, 70))
+    group.do(group.plan({A1: 10}))
+    _, entry = plan_undo(group.ledger, group.cluster)
+    assert len(taken_back(group.ledger, entry)) == 1  # what was read since is not unread by going further back
 
 
 def test_an_undo_names_a_copy_that_took_a_position_out_and_goes_back_to_before_it(group: Group) -> None:

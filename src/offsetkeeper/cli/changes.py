@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
-from offsetkeeper.cli.output import say, say_table, seconds, share
+from offsetkeeper.cli.lag_table import usual_top
+from offsetkeeper.cli.output import complain, say, say_table, seconds, share
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Owner
 from offsetkeeper.core.offsets import TopicPartition
@@ -45,8 +47,12 @@ def finish(
     columns = ["topic", "partition", "old", "new", "read again", "skipped", "above the beginning"]
     columns += ["lost"] if made.lost else []
     columns += ["retention", "lost in"] if lags else []
-    rows, spare = [_row(step, made, lags) for step in made.steps], ("above the beginning", "lost in", "retention")
-    say_table(columns, rows, title=f"{made.group}, from version {made.version}", spare=spare)
+    top, spare = usual_top(len(made.steps)), ("above the beginning", "lost in", "retention")
+    rows = [_row(step, made, lags) for step in (made.steps if top is None else _largest(made)[:top])]
+    sums = [] if top is None else [_sum(topic, [*some], made, lags) for topic, some in groupby(made.steps, _topic)]
+    say_table(columns, [*sums, *rows], title=f"{made.group}, from version {made.version}", spare=spare)
+    if top is not None:
+        complain(f"the {top} largest changes of {len(made.steps)} partitions are shown; a pipe and --json have all")
     for note in made.notes:
         say(f"note: {note}")
     if owner is not None and made.moves and not execute:
@@ -62,6 +68,21 @@ def say_held(owner: Owner, *, force: bool) -> None:
     """Say what the change means for the run that holds the group."""
     fences = "--force fences that run" if force else "--execute is refused until that run ends, unless you add --force"
     say(f"note: {owner.name} holds the group: {fences}")
+
+
+def _largest(made: ResetPlan) -> list[Step]:
+    """Return the steps, those that lose or skip the most first, then those that read the most again."""
+    return sorted(made.steps, key=lambda s: (-made.lost.get(s.topic_partition, 0), -s.skipped, -s.replayed))
+
+
+def _topic(step: Step) -> str:
+    return step.topic_partition.topic
+
+
+def _sum(topic: str, steps: Sequence[Step], made: ResetPlan, lags: Mapping[TopicPartition, Lag]) -> tuple[object, ...]:
+    lost = (sum(made.lost.get(step.topic_partition, 0) for step in steps),) if made.lost else ()
+    read, skipped = sum(step.replayed for step in steps), sum(step.skipped for step in steps)
+    return (topic, "all", None, None, read, skipped, None, *lost, *((None, None) if lags else ()))
 
 
 def _row(step: Step, made: ResetPlan, lags: Mapping[TopicPartition, Lag]) -> tuple[object, ...]:

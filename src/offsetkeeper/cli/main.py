@@ -117,7 +117,8 @@ def demo(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(inspect.groups, inspect.show, inspect.plan, lag.lag, inspect.history, inspect.verify),
     holds.holds,
-    *(doctor.doctor, replay.replay, reset.reset, modify.rewind, modify.undo, forget.forget, modify.adopt, modify.copy),
+    *(doctor.doctor, replay.replay, reset.reset, modify.rewind, modify.undo),
+    *(modify.fence, forget.forget, modify.adopt, modify.copy),
     serve.serve,
     check_trace.check_trace,
     init.init,

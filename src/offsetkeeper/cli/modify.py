@@ -1,4 +1,4 @@
-"""Commands that change a group: rewind, undo, adopt, copy. They show the change; --execute makes it."""
+"""Commands that change a group: rewind, undo, fence, adopt, copy. They show the change; --execute makes it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
+from offsetkeeper.operate.fence import fence as fence_run
 from offsetkeeper.operate.reset import plan_rewind, plan_undo, taken_back
 
 ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.")]
@@ -72,12 +73,44 @@ def undo(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         made, entry = plan_undo(ledger, cluster, scope, clip=clip)
-        why, notes = reason or f"undo of version {entry.version}", taken_back(ledger, entry)
+        why, notes = reason or f"undo of version {entry.version}", taken_back(ledger, entry, scope)
         for note in [] if as_json else notes:
             say(f"note: {note}")
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
     if as_json:
         say_json({**found, "notes": [*notes, *found["notes"]]})
+
+
+def fence(
+    group: options.Group,
+    *,
+    store: options.Store = "",
+    execute: Execute = False,
+    dry_run: DryRun = False,
+    reason: Reason = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Fence the run that holds a group: it can commit nothing more, and ends. No position moves.
+
+    A batch that it has begun stays pending: the next start deals with it. If a supervisor starts the job again, that
+    run takes the group as any other.
+
+    Example: offsetkeeper fence orders --reason "hangs" --execute
+    """
+    check_execute(execute=execute, dry_run=dry_run)
+    with options.open_ledger(options.settings(store), group, read_only=not execute) as ledger:
+        held = fence_run(ledger, signed(reason)) if execute else ledger.load().owner
+        pending = ledger.snapshot.pending
+    if as_json:
+        say_json({"executed": execute and held is not None, "held_by": held and held.name})
+        return
+    if held is None:
+        say(f"Nothing to do: no run holds group {group}.")
+        return
+    say(f"{held.name} holds group {group}: --execute fences that run" if not execute else f"{held.name} is fenced.")
+    if pending is not None:
+        say(f"note: batch {pending.id} was begun and not committed: it stays, and the next start deals with it")
+    say("Done." if execute else "Nothing was changed. Add --execute to make the change.")
 
 
 def adopt(

@@ -34,8 +34,19 @@ Store = Annotated[
 Brokers = Annotated[str, typer.Option(envvar="OFFSETKEEPER_BROKERS", help="Kafka's brokers, as host:port,host:port.")]
 Kafka = Annotated[list[str] | None, typer.Option(help="A setting of librdkafka, as name=value; may be repeated.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _whole(topics: list[str] | None) -> list[str] | None:
+    for part in topics or ():
+        if ":" in part:
+            topic = part.partition(":")[0]
+            raise SettingsError(f"--topic {part}: this command takes whole topics, so give --topic {topic}")
+    return topics
+
+
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", help="Name of a topic that the group reads; may be repeated.")
+    list[str] | None,
+    typer.Option("--topic", callback=_whole, help="Name of a topic that the group reads; may be repeated."),
 ]
 
 

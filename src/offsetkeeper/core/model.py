@@ -153,6 +153,10 @@ Forgot = Mapping[TopicPartition, Position | None]
 NO_CUTS: Cuts = MappingProxyType({})
 
 
+RUN, START = "run", "start"
+"""Reasons of an acquire: a direct run, or a streaming query. Earlier releases wrote "start" for both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One line of a group's history: the change that made `version`.

@@ -240,14 +240,17 @@ class Plan:
         stops = [row for row in self.rows if row.stops]
         if not stops:
             return self
+        raise StartRefused(f"group {self.group!r} cannot start; nothing was changed:\n  {listed(stops)}\n{self.remedy}")
+
+    @property
+    def remedy(self) -> str:
+        """What to do so that the run may start; empty if it may."""
+        stops = [row for row in self.rows if row.stops]
         verdicts = {row.verdict for row in stops}
         asked = sorted({row.policy for row in stops if row.verdict not in _ALWAYS})
         ways = [_to_start(self.group, asked, elsewhere=Verdict.ELSEWHERE in verdicts)]
-        ways *= verdicts != {Verdict.GIVEN_AGAIN}
-        ways += [way for verdict, way in _WAYS.items() if verdict in verdicts]
-        raise StartRefused(
-            f"group {self.group!r} cannot start; nothing was changed:\n  {listed(stops)}\n{' '.join(ways)}"
-        )
+        ways *= bool(verdicts - {Verdict.GIVEN_AGAIN})
+        return " ".join([*ways, *(way for verdict, way in _WAYS.items() if verdict in verdicts)])
 
     def counts(self) -> dict[str, int]:
         """Return the number of partitions with each verdict, and the offsets lost, skipped and replayed."""

@@ -12,7 +12,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch, Queries, after, counted_after
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.model import RUN, START, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition, digest_of
 from offsetkeeper.core.pending import Fate
 from offsetkeeper.core.plan import Plan, Verdict
@@ -154,7 +154,7 @@ class Loop:
         self.batches.prepare()
         self.ledger.load()
         self._decided(guard)  # before the acquire, so that a refused start fences no run
-        self.ledger.acquire("start", self.asked.described)
+        self.ledger.acquire(RUN if guard is None else START, self.asked.described)
         with self._giving_back():
             fate, query, plan, given = self._decided(guard)
             stood, began = self.ledger.snapshot.positions, environment.monotonic()

@@ -35,6 +35,7 @@ from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.change_body import SCOPE, TARGETS, check_fields, flag, scope, target, text, version
 from offsetkeeper.monitor.gate import error
 from offsetkeeper.monitor.group_path import IN_ROUTE
+from offsetkeeper.operate.fence import fence
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.reset import (
     apply_reset,
@@ -136,7 +137,7 @@ class Changes:
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
             made, entry = plan_undo(ledger, self._cluster, which, clip=clip)
-            return made, f"undo of version {entry.version}", taken_back(ledger, entry)
+            return made, f"undo of version {entry.version}", taken_back(ledger, entry, which)
 
         return self._preview(group, plan, flag(body, "fence"), client)
 
@@ -161,7 +162,7 @@ class Changes:
         self._done()
         return reset_fields(plan, {}, executed=True)
 
-    def _preview(self, group: str, make: Plan, fence: bool, client: str) -> dict[str, Any]:  # noqa: FBT001 - passed on
+    def _preview(self, group: str, make: Plan, fence_it: bool, client: str) -> dict[str, Any]:  # noqa: FBT001 - passed on
         """Return what `make` plans. Where a run is to be fenced, only after there was a plan, and then planned anew.
 
         So a refused change fences no run, and the run can no longer change the ledger that the plan is made for.
@@ -169,9 +170,7 @@ class Changes:
         with self._lock:
             ledger = self._ledger(group)
             plan, why, told = make(ledger)
-            if fence and ledger.snapshot.owner is not None:
-                ledger.acquire(f"to stop the run; {_through(client)}")
-                ledger.release()
+            if fence_it and fence(ledger, f"to stop the run; {_through(client)}") is not None:
                 self._done()
                 plan, why, told = make(ledger)
             if not plan.moves:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import NamedTuple
 
 from offsetkeeper.core.bounds import Bounds
@@ -227,8 +229,11 @@ def plan_undo(
     )
 
 
-def taken_back(ledger: Ledger, entry: Entry) -> list[str]:
-    """Return sentences on what an undo takes back: this entry of the loaded ledger, and copies into it since."""
+def taken_back(ledger: Ledger, entry: Entry, scope: Scope = EVERYTHING) -> list[str]:
+    """Return sentences on what an undo takes back: this entry of the loaded ledger, and copies into it since.
+
+    If the undo moves all partitions, they also tell of resets right before, which stay.
+    """
     now = ledger.snapshot.version
     since = [each for each in ledger.history(now - entry.version + _MARGIN) if entry.version < each.version <= now]
     copies = [
@@ -236,10 +241,30 @@ def taken_back(ledger: Ledger, entry: Entry) -> list[str]:
         for each in since
         if each.event == "copy" and (each.forgot or any(move.before for move in each.moves.values()))
     ]
-    return [f"this takes back {_told(entry)}"] + [
+    notes = [f"this takes back {_told(entry)}"] + [
         f"it also takes back {_told(each)}. The history does not show what was read in between, so that may come again"
         for each in copies[::-1]
     ]
+    return notes if scope.names_some else notes + _further(ledger, entry)
+
+
+def _further(ledger: Ledger, entry: Entry) -> list[str]:
+    """Return sentences on resets right before the one that an undo takes back: nothing was read in between."""
+    before = (each for each in ledger.history(_KEPT) if each.version < entry.version)
+    older = [each for each in takewhile(lambda each: each.event != "commit", before) if each.event == "rewind"]
+    notes = []
+    if older and entry.moves and _offsets(entry) == {tp: at[::-1] for tp, at in _offsets(older[0]).items()}:
+        undone = older.pop(0)
+        notes.append(f"version {entry.version} took back version {undone.version}: this makes that change once more")
+    if older and older[0].version > 1:
+        back = f"offsetkeeper rewind {shlex.quote(ledger.group)} --version {older[0].version - 1}"
+        notes.append(f"an earlier reset stays: {_told(older[0])}. '{back}' takes back that one too")
+    return notes
+
+
+def _offsets(entry: Entry) -> dict[TopicPartition, tuple[int | None, int | None]]:
+    """Return the offsets before and after each move."""
+    return {tp: (move.before and move.before.offset, move.after.offset) for tp, move in entry.moves.items()}
 
 
 def _told(entry: Entry) -> str:

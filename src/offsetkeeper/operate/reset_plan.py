@@ -19,7 +19,7 @@ from offsetkeeper.core.bounds import Bounds, Standing, cut_text, is_another, see
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.mark import listed_name
-from offsetkeeper.core.model import Count, Cuts, Entry, Snapshot
+from offsetkeeper.core.model import RUN, START, Count, Cuts, Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition, check_offset, check_partition
 from offsetkeeper.core.outside import TooManyValues, load_json
 from offsetkeeper.core.plain import plain
@@ -198,6 +198,7 @@ class ResetPlan:
         queries: queries with state, and the numbers of their next batch before and after the reset, if they differ.
         states: ids of the queries with state that have done a batch for the group.
         outputs: what the last run of the group writes to, by the outputs' names.
+        direct: whether all runs that the history knows were direct ones: no streaming query has read for the group.
     """
 
     group: str
@@ -218,6 +219,7 @@ class ResetPlan:
     once_more: tuple[OffsetRange, ...] = ()
     states: tuple[str, ...] = ()
     outputs: Mapping[str, Output] = field(default_factory=lambda: NO_OUTPUTS)
+    direct: bool = False
 
     @property
     def moves(self) -> bool:
@@ -274,7 +276,7 @@ class ResetPlan:
                 f"may come twice: {listed(perhaps, ', ')}"
             )
         notes += self._effects()
-        if self.steps:
+        if self.steps and not self.direct:
             notes.append(_of_state(self.states, back=self._goes_back) if self.states else self._queries())
         notes += [
             f"the next batch of streaming query {query} was {count.before}, and is {count.after} then"
@@ -421,6 +423,7 @@ class ResetPlan:
             "queries": [[query, *count] for query, count in self.queries],
             "states": [*self.states],
             "outputs": {name: [*each] for name, each in self.outputs.items()},
+            "direct": self.direct,
             "clipped": [[*tp, offset] for tp, offset in self.clipped],
         }
 
@@ -481,7 +484,8 @@ def make_reset(
     positions = snapshot.positions
     news = {tp: _seen(at, bounds[tp], positions.get(tp)) for tp, at in sorted(targets.items())}
     cuts = {tp: cut for tp in news if (cut := bounds[tp].others_from) is not None}
-    known = what_was_read(history, snapshot, news, cuts)
+    entries = [*history]
+    known = what_was_read(entries, snapshot, news, cuts)
     steps, stays = [], []
     for tp, new in news.items():
         here, stored, cut = bounds[tp], positions.get(tp), cuts.get(tp)
@@ -517,7 +521,14 @@ def make_reset(
         once_more=() if unsettled is None else _read_again(unsettled.ranges, news, away | older),
         states=tuple(sorted(query for query, number in counted.items() if number)),
         outputs=snapshot.outputs,
+        direct=not snapshot.queries and only_direct(entries),
     )
+
+
+def only_direct(history: Iterable[Entry]) -> bool:
+    """Whether direct runs have taken the group, and no streaming query, as far as the history knows."""
+    reasons = {entry.reason for entry in history if entry.event == "acquire"}
+    return RUN in reasons and START not in reasons
 
 
 def _seen(target: Position, here: Bounds, stored: Position | None) -> Position:
@@ -806,6 +817,7 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         tuple(OffsetRange(*each) for each in raw["once_more"]),
         tuple(map(check_query, raw["states"])),
         {str(name): Output(*map(str, each)) for name, each in raw["outputs"].items()},
+        bool(raw["direct"]),
     )
 
 
