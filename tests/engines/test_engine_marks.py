@@ -317,6 +317,35 @@ def test_an_output_that_may_have_a_batch_must_not_be_left_out(lab: Lab, name: st
     assert lab.snapshot().landed == {"one": Landed(1), "two": Landed(1)}
 
 
+def test_who_follows_the_words_on_an_output_that_lost_its_mark_loses_nothing_in_the_other_output(
+    lab: Lab, name: str, tmp_path: Path
+) -> None:
+    """They said to move the positions behind the batch, and the other output never got its records."""
+    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db")
+    run(lab, name, Outputs(one=one, two=two))
+    lab.produce(name, "later")
+    one.after = dies
+    with pytest.raises(Died):
+        run(lab, name, Outputs(one=one, two=two))
+    with closing(sqlite3.connect(one.path)) as connection:
+        connection.execute("delete from marks")
+        connection.commit()
+    again = Outputs(one=Marked(one.path), two=two)
+    with pytest.raises(MarkBehind) as refused:
+        run(lab, name, again)
+    told = str(refused.value)
+    assert f"({name} 0 2 3). If it has these records, delete them there first" in told
+    assert "Do not move the positions behind them, as output 'two' may lack these records" in told
+    with closing(sqlite3.connect(one.path)) as connection:
+        connection.execute('delete from records where "partition" = 0 and "offset" >= 2')
+        connection.commit()
+    adopt = shlex.split(told.rpartition("accept both sides as they are: offsetkeeper ")[2])
+    accepted = CliRunner().invoke(app, [*adopt, "--store", lab.store, "--execute"])
+    assert accepted.exit_code == 0, accepted.output
+    run(lab, name, again)
+    assert one.counted() == two.counted() == ALL | {(0, 2): 1}
+
+
 def findings(lab: Lab) -> list[tuple[Kind, int, int, int]]:
     """Return what `verify` finds, without its reasons."""
     every = audit(lab.history(), lab.snapshot())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from typer.testing import CliRunner
 
 from engines.lab import LIMIT_S, Lab, Running
 from engines.marked import Died, Placed, Stall, dies, stalled
 from offsetkeeper import Batch, Policies, TopicPartition
+from offsetkeeper.cli.main import app
 from offsetkeeper.errors import Fenced, StartRefused
 from offsetkeeper.sinks import Outputs, Table, Writer
 
@@ -373,6 +376,28 @@ def test_another_program_does_not_drop_a_batch_that_a_run_which_stalls_may_still
     lab.pipeline(name).run(lab.spark, sink=orders, **words)
     assert orders.counted() == dict.fromkeys([(0, n) for n in range(len(before) + 2)], 1)
     assert payments.counted() == {}
+
+
+def test_who_follows_the_words_on_a_program_that_is_gone_skips_no_record(
+    lab: Lab, topic: NewTopic, tmp_path: Path
+) -> None:
+    """They said to move a partition, and not where to, nor back: a record was skipped or came twice."""
+    name, orders, payments = topic(2), Placed(tmp_path / "orders.db"), Placed(tmp_path / "payments.db")
+    lab.produce_all(name, [(p, f"{p}-{n}") for p in (0, 1) for n in range(3)])
+    words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up", "sink": payments}
+    orders.before = dies
+    with pytest.raises(Died):
+        run(lab, name, sink=orders, process=None)
+    drop = Policies(pending="drop")
+    with pytest.raises(StartRefused, match="go back by a second one, not by undo") as refused:
+        lab.pipeline(name, policies=drop).run(lab.spark, **words)
+    commands = re.findall(r"offsetkeeper (reset [^;.]*--execute)", str(refused.value))
+    assert len(commands) == 2
+    for each in commands:
+        done = CliRunner().invoke(app, [*shlex.split(each), "--store", lab.store, "--brokers", lab.kafka.bootstrap])
+        assert done.exit_code == 0, done.output
+    lab.pipeline(name, policies=drop).run(lab.spark, **words)
+    assert (orders.counted(), payments.counted()) == ({}, {(p, n): 1 for p in (0, 1) for n in range(3)})
 
 
 def test_the_program_of_a_batch_drops_it_for_good(lab: Lab, topic: NewTopic, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from offsetkeeper.operate.reset import (
     plan_rewind,
     plan_undo,
     taken_back,
+    undo_reason,
 )
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, Scope, load_plan
 from offsetkeeper.stores.memory import MemoryStore
@@ -542,7 +543,7 @@ def test_an_undo_names_the_resets_before_it_that_stay(group: Group) -> None:
     plan, entry = plan_undo(group.ledger, group.cluster)
     [_, stays] = taken_back(group.ledger, entry)
     assert re.fullmatch("an earlier reset stays: version 5, .*'offsetkeeper rewind g --version 4' takes .* too", stays)
-    group.do(plan)
+    apply_reset(group.ledger, group.cluster, plan, undo_reason(entry, "by ann"))
     _, entry = plan_undo(group.ledger, group.cluster)
     [_, once_more, stays] = taken_back(group.ledger, entry)
     assert once_more == "version 7 took back version 6: this makes that change once more"

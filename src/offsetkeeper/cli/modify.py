@@ -12,10 +12,11 @@ from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Clip, DryRun, TopicOption, check_execute, parse_scope
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.store import Store
+from offsetkeeper.errors import Refused
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.fence import fence as fence_run
-from offsetkeeper.operate.reset import plan_rewind, plan_undo, taken_back
+from offsetkeeper.operate.reset import plan_rewind, plan_undo, taken_back, taken_back_by, undo_reason
 
 ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.")]
 
@@ -60,11 +61,17 @@ def undo(
     clip: Clip = False,
     execute: Execute = False,
     dry_run: DryRun = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Undo even an undo: make the change that it took back once more.")
+    ] = False,
     force: Force = False,
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Undo the newest reset or forget and all commits since. With --topic: the newest reset of those partitions only.
+
+    If the newest reset is an undo itself, --execute also needs --again: so an undo that is repeated by mistake changes
+    nothing.
 
     Example: offsetkeeper undo orders --execute
     """
@@ -73,7 +80,13 @@ def undo(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         made, entry = plan_undo(ledger, cluster, scope, clip=clip)
-        why, notes = reason or f"undo of version {entry.version}", taken_back(ledger, entry, scope)
+        undone = taken_back_by(entry)
+        if execute and undone is not None and not again:
+            raise Refused(
+                f"nothing was changed: version {entry.version} took back version {undone} already. To make that change "
+                "once more, add --again; to go back further, use offsetkeeper rewind"
+            )
+        why, notes = undo_reason(entry, reason), taken_back(ledger, entry, scope)
         for note in [] if as_json else notes:
             say(f"note: {note}")
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)

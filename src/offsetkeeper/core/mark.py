@@ -244,11 +244,24 @@ def _unknown(pending: Batch | None, output: str) -> str:
     if pending is None or output not in pending.lands_in or output in pending.written:
         return ""
     ends = "; ".join(f"{r.topic},{r.partition},{r.end}" for r in pending.ranges)
-    return (
+    unknown = (
         f"Nothing shows whether it has batch {pending.id} ({listed(pending.ranges, '; ')}). If it has these records, "
-        "first move the positions behind them, or they come twice: offsetkeeper reset "
+    )
+    if others := _lacking(pending, output):
+        return (
+            f"{unknown}delete them there first, or they come twice: the batch is written again. Do not move the "
+            f"positions behind them, as {listed(map(named, others), ', ')} may lack these records. "
+        )
+    return (
+        f"{unknown}first move the positions behind them, or they come twice: offsetkeeper reset "
         f"{shlex.quote(pending.group)} --from-file, with the lines {ends}. "
     )
+
+
+def _lacking(pending: Batch, output: str) -> list[str]:
+    """Return the other outputs of a batch that are not noted to have it."""
+    began = filter(pending.goes_into, pending.program.outputs if pending.program else ())
+    return sorted({*began, *pending.lands_in} - {output, *pending.written})
 
 
 def named(output: str) -> str:

@@ -144,6 +144,7 @@ there.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -164,13 +165,6 @@ _VOID = frozenset({Landing.VOID, Landing.CUT})
 _LACKING = frozenset({Landing.ABSENT, Landing.VOID})
 """The landings that mean that an output surely has nothing of a batch, if no run can land it any more."""
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
-_GONE = (
-    "If that program is gone, move a partition of the batch with a reset, and start with Policies(pending='drop'). If "
-    "that start misses batches of the old outputs, `offsetkeeper adopt` accepts the new ones"
-)
-_DROP_THERE = (
-    "Start that program once with Policies(pending='drop') to drop the batch: its marks keep it out for good. " + _GONE
-)
 _DROP_LOST = (
     "Policies(pending='drop') drops the batch: those of its records that Kafka still holds are read again as other "
     "batches. For those that retention has deleted, give a policy below_beginning, too"
@@ -495,9 +489,28 @@ def _finishing(found: Situation) -> str:
     )
 
 
+def _gone(found: Situation) -> str:
+    """Return how the batch is dropped if the program that began it is gone: no position is moved in the end."""
+    first = found.batch.ranges[0]
+    reset = f"offsetkeeper reset {shlex.quote(found.batch.group)} --topic {first.topic}:{first.partition}"
+    return (
+        "If that program is gone, drop the batch by a reset, and go back by a second one, not by undo: "
+        f"{reset} --to-offset {first.end} --execute; then {reset} --to-offset {first.start} --execute. Then start with "
+        "Policies(pending='drop'). If that start misses batches of the old outputs, `offsetkeeper adopt` accepts the "
+        "new ones"
+    )
+
+
+def _drop_there(found: Situation) -> str:
+    return (
+        "Start that program once with Policies(pending='drop') to drop the batch: its marks keep it out for good. "
+        + _gone(found)
+    )
+
+
 def _dropping(found: Situation) -> str:
     """Return how the batch can be dropped."""
-    return _DROP_THERE if found.astray else _DROP_LOST if found.problems else _DROP
+    return _drop_there(found) if found.astray else _DROP_LOST if found.problems else _DROP
 
 
 def _is_taken(found: Situation) -> StartRefused:
@@ -527,7 +540,7 @@ def _is_astray(found: Situation) -> StartRefused:
     return StartRefused(
         f"batch {found.batch.id} is pending, and another program began it. {_both(found)}. So this program cannot drop "
         "the batch: an older run of that program may still land it there, and the mark that forbids this would be "
-        f"here. {_DROP_THERE}.{_finishing(found)}"
+        f"here. {_drop_there(found)}.{_finishing(found)}"
     )
 
 
@@ -545,7 +558,7 @@ def _is_diverted(found: Situation) -> StartRefused:
     why = "is pending" if found.begun else "was dropped by an operator"
     if found.elsewhere:
         why += f", and another program began it. {_both(found)}"
-        way = f"Start that program once, to finish the batch. {_GONE}"
+        way = f"Start that program once, to finish the batch. {_gone(found)}"
     else:
         way = (
             "If this program had another output under that name, start it once with that one. If another program has "
@@ -784,7 +797,7 @@ def lacking_text(found: Situation, lacking: Sequence[str]) -> str:
     else:
         here = f"the program has no such output, only {others}"
     way = (
-        f". {_DROP_THERE}"
+        f". {_drop_there(found)}"
         if found.astray
         else "; or with Policies(pending='drop'), but then it stays unknown whether that output has the batch"
     )

@@ -45,6 +45,7 @@ from offsetkeeper.operate.reset import (
     plan_undo,
     reset_lag,
     taken_back,
+    undo_reason,
 )
 from offsetkeeper.operate.reset_plan import ResetPlan
 
@@ -137,7 +138,7 @@ class Changes:
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
             made, entry = plan_undo(ledger, self._cluster, which, clip=clip)
-            return made, f"undo of version {entry.version}", taken_back(ledger, entry, which)
+            return made, undo_reason(entry), taken_back(ledger, entry, which)
 
         return self._preview(group, plan, flag(body, "fence"), client)
 
@@ -170,7 +171,7 @@ class Changes:
         with self._lock:
             ledger = self._ledger(group)
             plan, why, told = make(ledger)
-            if fence_it and fence(ledger, f"to stop the run; {_through(client)}") is not None:
+            if fence_it and plan.moves and fence(ledger, f"to stop the run; {_through(client)}") is not None:
                 self._done()
                 plan, why, told = make(ledger)
             if not plan.moves:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -251,20 +252,27 @@ def taken_back(ledger: Ledger, entry: Entry, scope: Scope = EVERYTHING) -> list[
 def _further(ledger: Ledger, entry: Entry) -> list[str]:
     """Return sentences on resets right before the one that an undo takes back: nothing was read in between."""
     before = (each for each in ledger.history(_KEPT) if each.version < entry.version)
-    older = [each for each in takewhile(lambda each: each.event != "commit", before) if each.event == "rewind"]
+    since = takewhile(lambda each: each.event != "commit", before)
+    undone = taken_back_by(entry)
+    older = [each for each in since if each.event == "rewind" and each.version != undone]
     notes = []
-    if older and entry.moves and _offsets(entry) == {tp: at[::-1] for tp, at in _offsets(older[0]).items()}:
-        undone = older.pop(0)
-        notes.append(f"version {entry.version} took back version {undone.version}: this makes that change once more")
+    if undone is not None:
+        notes.append(f"version {entry.version} took back version {undone}: this makes that change once more")
     if older and older[0].version > 1:
         back = f"offsetkeeper rewind {shlex.quote(ledger.group)} --version {older[0].version - 1}"
         notes.append(f"an earlier reset stays: {_told(older[0])}. '{back}' takes back that one too")
     return notes
 
 
-def _offsets(entry: Entry) -> dict[TopicPartition, tuple[int | None, int | None]]:
-    """Return the offsets before and after each move."""
-    return {tp: (move.before and move.before.offset, move.after.offset) for tp, move in entry.moves.items()}
+def undo_reason(entry: Entry, reason: str = "") -> str:
+    """Return the reason for an undo of an entry in the history; `taken_back_by` reads it."""
+    return "; ".join(filter(None, (f"undo of version {entry.version}", reason)))
+
+
+def taken_back_by(entry: Entry) -> int | None:
+    """Return the version that an entry has taken back; None if the entry is no undo."""
+    found = re.search(r"\bundo of version (\d+)\b", entry.reason) if entry.event == "rewind" else None
+    return int(found[1]) if found else None
 
 
 def _told(entry: Entry) -> str:
