@@ -28,7 +28,8 @@ from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import apply_reset, known_history, plan_reset, plan_rewind, plan_undo
-from offsetkeeper.operate.reset_plan import ResetPlan, Scope
+from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.scope import Scope
 from offsetkeeper.sinks import Lander, Table
 from offsetkeeper.testing.simulator.previews import Account, Act, Promise
 

@@ -24,6 +24,7 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.reset import apply_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import load_plan
+from offsetkeeper.operate.reset_words import notes_of
 from offsetkeeper.sinks import Outputs
 
 NewTopic = Callable[..., str]
@@ -172,7 +173,7 @@ def test_an_undo_before_the_next_start_brings_a_dropped_batch_back(lab: Lab, nam
         ledger.rewind({TopicPartition(name, 0): Position(2)}, "another one")
         assert not plan_undo(ledger, cluster)[0].restores  # the first one has dropped the batch
         plan = plan_rewind(ledger, cluster, ledger.snapshot.version - 3)
-        assert any("is pending again" in note for note in plan.notes)
+        assert any("is pending again" in note for note in notes_of(plan))
         apply_reset(ledger, cluster, load_plan(plan.dump(), "here"), "back")
     assert lab.snapshot().pending == pending
     run(lab, name, Marked(output.path))

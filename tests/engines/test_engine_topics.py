@@ -14,7 +14,7 @@ from offsetkeeper.errors import SettingsError, StartRefused, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import apply_reset, plan_reset
-from offsetkeeper.operate.reset_plan import Scope
+from offsetkeeper.operate.scope import Scope
 
 NewTopic = Callable[..., str]
 

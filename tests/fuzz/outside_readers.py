@@ -32,7 +32,8 @@ from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_client
 from offsetkeeper.monitor.alerts import read_rules
 from offsetkeeper.operate.json_view import group_fields, history_fields
-from offsetkeeper.operate.reset_plan import Goal, load_plan, make_reset
+from offsetkeeper.operate.reset_goal import Goal, make_reset
+from offsetkeeper.operate.reset_plan import load_plan
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table
 from offsetkeeper.sinks.files.link import Link
 from offsetkeeper.stores import SCHEMES, memory

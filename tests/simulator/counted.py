@@ -13,7 +13,8 @@ import pytest
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.reset import apply_reset, plan_undo
-from offsetkeeper.operate.reset_plan import ResetPlan, Scope
+from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.scope import Scope
 from offsetkeeper.testing.simulator.chain_search import groups
 from offsetkeeper.testing.simulator.chains import Chain, Step
 from offsetkeeper.testing.simulator.kafka import TOPIC

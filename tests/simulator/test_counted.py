@@ -20,7 +20,9 @@ from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting
 from offsetkeeper.operate.outlook import outlook
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind
-from offsetkeeper.operate.reset_plan import ResetPlan, Scope, load_plan
+from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
+from offsetkeeper.operate.reset_words import clips_of, notes_of
+from offsetkeeper.operate.scope import Scope
 from offsetkeeper.testing.simulator.kafka import FIRST, GROUP, TOPIC, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.operators import forget_positions
 from offsetkeeper.testing.simulator.world import World
@@ -55,7 +57,7 @@ def test_what_a_function_may_have_of_a_dropped_batch_is_named_and_comes_again() 
         plan = group.reset("latest", P1)
         assert plan.drops is not None
         assert [(r.partition, r.start, r.end) for r in plan.drops.again] == [(0, 0, 1)]
-        assert "an output without a mark may have that batch, and cannot be asked" in plan.notes
+        assert "an output without a mark may have that batch, and cannot be asked" in notes_of(plan)
         group.run()
         assert group.rows() == {(0, 0): 2, (0, 1): 1, (1, 0): 1}
 
@@ -66,7 +68,7 @@ def test_what_a_function_may_have_of_a_batch_that_was_dropped_is_named_when_it_i
         group.reset("latest", P1)
         plan = group.undo()
         assert [each for step in plan.steps for each in step.perhaps_again] == [OffsetRange(*P1, 0, 1)]
-        assert any("may come twice: orders 1 0 1" in note for note in plan.notes)
+        assert any("may come twice: orders 1 0 1" in note for note in notes_of(plan))
         group.run()
         assert group.rows() == {(0, 0): 2, (0, 1): 1, (1, 0): 2, (1, 1): 1}
 
@@ -141,7 +143,7 @@ def test_a_partition_that_a_first_reset_does_not_name_is_told_and_read_from_its_
     with counted("marked, from the latest") as group:
         plan = group.reset({P0: 1})
         assert plan.left == (P1,)
-        assert any(note.endswith(f"a start reads them from their beginning: {P1}") for note in plan.notes)
+        assert any(note.endswith(f"a start reads them from their beginning: {P1}") for note in notes_of(plan))
         group.run()
         assert group.rows() == {(0, 1): 1, (1, 0): 1, (1, 1): 1}
 
@@ -298,7 +300,7 @@ def test_an_undo_after_a_cut_goes_back_to_what_the_log_still_has() -> None:
             group.undo()
         plan = group.undo(clip=True)
         assert [(step.old, step.new.offset, step.replayed, step.skipped) for step in plan.steps] == [(2, 3, 0, 0)]
-        [note] = plan.clips
+        [note] = clips_of(plan)
         assert note == "orders 0: offset 6 was of a log that was cut; 3 is the offset from which on it has others"
         group.run()
         assert group.rows() == {(p, n): 1 for p, n in group.there() if n < 3} | {(0, n): 1 for n in range(6)}
@@ -427,4 +429,4 @@ def test_a_reset_before_the_first_start_in_a_mirror_says_what_to_do_first() -> N
     """No reset can know that it is one: it counts the records there as others."""
     with mirrored() as group:
         plan = group.reset({P0: 1})
-        assert any("start there with Policies(elsewhere='keep') first" in note for note in plan.notes)
+        assert any("start there with Policies(elsewhere='keep') first" in note for note in notes_of(plan))

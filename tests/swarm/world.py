@@ -26,7 +26,8 @@ from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import Shift, apply_reset, known_history, plan_reset, plan_rewind, plan_undo
-from offsetkeeper.operate.reset_plan import ResetPlan, Scope
+from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.scope import Scope
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Outputs, few
 from offsetkeeper.sinks.functions import Function
 from offsetkeeper.stores.folder import FolderStore

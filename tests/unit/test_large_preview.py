@@ -11,7 +11,7 @@ from offsetkeeper.cli.changes import finish
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.operate import reset_plan
+from offsetkeeper.operate.reset_goal import Goal, make_reset
 from offsetkeeper.stores.memory import MemoryStore
 
 
@@ -20,8 +20,8 @@ def preview(partitions: int, capsys: pytest.CaptureFixture[str]) -> tuple[list[s
     tps = {TopicPartition("orders", number): number for number in range(partitions)}
     positions = {tp: Position(0, "id") for tp in tps}
     bounds = {tp: Bounds(0, 100_000, "id") for tp in tps}
-    goal = reset_plan.Goal({tp: Position(100 * number) for tp, number in tps.items() if number})
-    made = reset_plan.make_reset(Snapshot("shop", positions=positions), "memory://large", goal, bounds)
+    goal = Goal({tp: Position(100 * number) for tp, number in tps.items() if number})
+    made = make_reset(Snapshot("shop", positions=positions), "memory://large", goal, bounds)
     ledger = Ledger(MemoryStore("memory://large"), "shop")
     ledger.load()
     with pytest.MonkeyPatch.context() as patched:

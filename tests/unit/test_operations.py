@@ -36,7 +36,9 @@ from offsetkeeper.operate.reset import (
     taken_back,
     undo_reason,
 )
-from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, Scope, load_plan
+from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan
+from offsetkeeper.operate.reset_words import clips_of, notes_of
+from offsetkeeper.operate.scope import Scope
 from offsetkeeper.stores.memory import MemoryStore
 
 A0, A1, B0, NO = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("no", 0)))
@@ -163,7 +165,7 @@ def test_an_offset_that_kafka_does_not_hold_is_clipped_on_request_and_told(group
     ends = {tp: group.kafka.found[tp].end for tp in (A0, A1)}
     assert plan.offsets == ends
     assert [tp for tp, _ in plan.clipped] == [A0, A1]
-    assert f"{ends[A0]} is the nearest one that it holds" in plan.clips[0]
+    assert f"{ends[A0]} is the nearest one that it holds" in clips_of(plan)[0]
     assert load_plan(plan.dump(), "plan") == plan
     back = group.plan(Shift(-(10**6)), A0, clip=True)
     assert back.offsets == {A0: group.kafka.found[A0].beginning}
@@ -184,8 +186,8 @@ def test_partitions_that_are_gone_are_told_where_their_topic_is_named(group: Gro
     del group.kafka.found[A1]
     plan = group.plan("earliest", topics=["a"])
     assert (plan.offsets, plan.gone) == ({A0: 10}, (A1,))
-    assert plan.notes == [BACK, "not moved, because they are no longer in Kafka: a 1"]
-    assert (group.plan("earliest", A0).notes, group.plan("earliest", topics=["b"]).notes) == (
+    assert notes_of(plan) == [BACK, "not moved, because they are no longer in Kafka: a 1"]
+    assert (notes_of(group.plan("earliest", A0)), notes_of(group.plan("earliest", topics=["b"]))) == (
         [BACK],
         [AHEAD, FIRST_OF_B],
     )
@@ -195,22 +197,22 @@ def test_partitions_that_are_gone_are_told_where_their_topic_is_named(group: Gro
 
 def test_what_streaming_queries_need_to_follow_is_told_of_every_change(group: Group) -> None:
     moved = group.plan({A0: 60, A1: 20})
-    assert moved.notes == [AHEAD]
+    assert notes_of(moved) == [AHEAD]
     group.do(moved)
-    assert plan_undo(group.ledger, group.cluster)[0].notes == [BACK]
-    assert plan_rewind(group.ledger, group.cluster, 4).notes == [BACK]
-    assert group.plan({A0: 80, A1: 10}).notes == [BACK]
-    assert group.plan("current", all_topics=True).notes == []
+    assert notes_of(plan_undo(group.ledger, group.cluster)[0]) == [BACK]
+    assert notes_of(plan_rewind(group.ledger, group.cluster, 4)) == [BACK]
+    assert notes_of(group.plan({A0: 80, A1: 10})) == [BACK]
+    assert notes_of(group.plan("current", all_topics=True)) == []
 
 
 def test_what_a_reset_does_to_the_state_of_a_query_and_to_its_output_is_told(group: Group) -> None:
     query = str(UUID(int=1))
     group.ledger.acquire()
     group.ledger.place({}, queries={query: 0})
-    assert group.plan("earliest", A0).notes == [BACK]  # it has done nothing yet
+    assert notes_of(group.plan("earliest", A0)) == [BACK]  # it has done nothing yet
     group.ledger.commit(group.ledger.batch([OffsetRange(*A0, 40, 60)], QueryBatch(query, 0), 7))
-    [back] = group.plan("earliest", A0).notes
-    [ahead] = group.plan({A0: 80}).notes
+    [back] = notes_of(group.plan("earliest", A0))
+    [ahead] = notes_of(group.plan({A0: 80}))
     assert re.match(f"streaming query {query} keeps state, and the state does not go back: .*again: delete them", back)
     assert re.match(f"streaming query {query} keeps state, and the state gets none of the records in between", ahead)
     plan = group.plan({A0: 80})
@@ -228,7 +230,7 @@ def test_queries_are_spoken_of_only_where_one_may_have_read_for_the_group(
     for reason in reasons:
         group.ledger.acquire(reason)
     plan = group.plan("earliest", A0)
-    assert plan.notes == told
+    assert notes_of(plan) == told
     assert load_plan(plan.dump(), "here") == plan
 
 
@@ -245,14 +247,14 @@ def test_what_each_output_gets_twice_or_never_is_told(group: Group) -> None:
     assert group.ledger.load().outputs == outputs
     plan = group.plan("earliest", A0)
     up_to_it = "whether they are twice is up to the output"
-    assert plan.notes[:3] == [
+    assert notes_of(plan)[:3] == [
         "the results of up to 30 records come twice into what the last run appends to: the output (Table shop.orders)",
         "the results of up to 30 records come again, over the rows with the same key: output keyed (Table shop.last)",
         f"the results of up to 30 records come again, and {up_to_it}: output own (Function)",
     ]
     assert load_plan(plan.dump(), "here") == plan
     every = "the output (Table shop.orders), output keyed (Table shop.last), output own (Function)"
-    assert group.plan({A0: 80}).notes[0] == f"the results of up to 40 records that are skipped are not in {every}"
+    assert notes_of(group.plan({A0: 80}))[0] == f"the results of up to 40 records that are skipped are not in {every}"
 
 
 def test_what_an_earlier_reset_went_over_and_a_way_back_leaves_out_is_told(group: Group) -> None:
@@ -263,14 +265,14 @@ def test_what_an_earlier_reset_went_over_and_a_way_back_leaves_out_is_told(group
     told = (
         "offsets that were never read, as an earlier reset or start went over them: a 0 40 60. No batch will read them"
     )
-    assert [told in note for note in half.notes].count(True) == 1
-    assert not any("never read" in note for to in (40, 30, 95) for note in group.plan(to, A0).notes)
+    assert [told in note for note in notes_of(half)].count(True) == 1
+    assert not any("never read" in note for to in (40, 30, 95) for note in notes_of(group.plan(to, A0)))
 
 
 def test_a_reset_of_a_group_that_the_store_does_not_have_says_so(group: Group) -> None:
     """Its name may be mistyped."""
     plan = plan_reset(Snapshot("gg"), "store", group.cluster, "earliest", Scope(topics=["a"]))
-    assert "the store has no group 'gg' yet, so check the name: this reset makes it" in plan.notes
+    assert "the store has no group 'gg' yet, so check the name: this reset makes it" in notes_of(plan)
 
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:
@@ -312,7 +314,7 @@ def test_a_reset_to_where_a_partition_stands_reads_again_what_a_dropped_batch_ha
     landed(group)
     plan = group.plan(20, A1)
     assert (plan.steps, plan.stays, plan.once_more) == ((), ((A1, 20),), (OffsetRange(*A1, 20, 30),))
-    assert "of that batch these records are read again, also if all outputs have them: a 1 20 30" in plan.notes
+    assert "of that batch these records are read again, also if all outputs have them: a 1 20 30" in notes_of(plan)
     assert load_plan(plan.dump(), "here") == plan
     group.do(plan)
     assert group.ledger.history(1)[0].event == "rewind"
@@ -323,7 +325,7 @@ def test_a_reset_to_where_a_partition_stands_reads_again_what_a_dropped_batch_ha
 def test_a_reset_to_the_current_positions_leaves_a_dropped_batch_as_it_is(group: Group) -> None:
     landed(group)
     plan = group.plan("current", all_topics=True)
-    assert (plan.moves, plan.notes) == (False, [])
+    assert (plan.moves, notes_of(plan)) == (False, [])
     group.do(plan)
     assert settled(group) == {A0: 60, A1: 30}
 
@@ -392,7 +394,7 @@ def test_all_topics_are_the_stored_partitions_and_the_others_are_told(group: Gro
     group.kafka.found[new] = Bounds(0, 5, "ida")
     plan = group.plan(Shift(-1), all_topics=True)
     assert (plan.offsets, plan.left) == ({A0: 39, A1: 19}, (new,))
-    assert plan.notes == [
+    assert notes_of(plan) == [
         BACK,
         "not moved, because they have no position in the topic, and a start reads them from their beginning: a 2",
     ]
@@ -418,7 +420,7 @@ def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:
     assert pending is not None
     plan = group.plan(30, A1, A0)
     assert plan.drops == Dropped(pending.id, ("table",), (), pending.ranges)
-    assert plan.notes == [
+    assert notes_of(plan) == [
         f"batch {pending.id} was begun and not committed: it is dropped, and undo does not restore it",
         "these records of that batch are read again, and may come twice into outputs that have it: a 0 40 60",
         "output table already has that batch",
@@ -452,7 +454,7 @@ def forget(group: Group, *partitions: TopicPartition, topics: Collection[str] = 
 def test_a_position_of_a_topic_that_the_group_never_read_is_told_and_can_be_forgotten(group: Group) -> None:
     """A typo in --topic: `lag` said "stopped" for ever, and no command took the position out."""
     reset = group.plan("latest", topics=["b"])
-    assert FIRST_OF_B in reset.notes
+    assert FIRST_OF_B in notes_of(reset)
     group.do(reset)
     forget(group, topics=["b"])
     found = group.ledger.load()
@@ -635,7 +637,7 @@ def test_a_way_back_to_what_retention_has_cut_is_refused_or_clipped_and_what_is_
             plan(False)  # noqa: FBT003 - clip
         made = plan(True)  # noqa: FBT003
         assert (made.offsets, made.lost, made.clipped) == ({A0: 65, A1: 20}, {A0: 25}, ((A0, 40),))
-        assert made.clips == [
+        assert clips_of(made) == [
             "a 0: Kafka does not hold offset 40; 65 is the nearest one that it holds. 25 offsets in between are lost"
         ]
         assert load_plan(made.dump(), "here") == made
@@ -658,7 +660,7 @@ def test_offsets_below_0_are_never_lost_as_no_record_ever_had_them(group: Group)
     ]
     made = group.plan(Shift(-100), topics=["a"], clip=True)
     assert (made.lost, made.clipped) == ({A0: 10}, ((A0, -60), (A1, -80)))
-    assert made.clips == [
+    assert clips_of(made) == [
         "a 0: Kafka does not hold offset -60; 10 is the nearest one that it holds. 10 offsets in between are lost",
         "a 1: Kafka does not hold offset -80; 0 is the nearest one that it holds",
     ]

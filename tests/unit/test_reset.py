@@ -17,7 +17,10 @@ from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError, Stale
 from offsetkeeper.operate.audit import Read
-from offsetkeeper.operate.reset_plan import Dropped, Goal, ResetPlan, Step, load_plan, make_reset, positions_before
+from offsetkeeper.operate.earlier import positions_before
+from offsetkeeper.operate.reset_goal import Goal, make_reset
+from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, Step, load_plan
+from offsetkeeper.operate.reset_words import notes_of
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B, C, D = (TopicPartition(topic, 0) for topic in "abcd")
@@ -49,7 +52,7 @@ def test_of_a_topic_that_was_made_again_nothing_was_read(new: int, again: int, s
     )
     [step] = plan.steps
     assert (step.replayed, step.skipped) == (again, skipped)
-    assert any("deleted and created again" in note for note in plan.notes)
+    assert any("deleted and created again" in note for note in notes_of(plan))
     assert load_plan(plan.dump(), "saved") == plan
 
 
@@ -87,7 +90,7 @@ def test_of_another_cluster_nothing_was_read() -> None:
     snapshot = Snapshot("g", positions={A: Position(50, "id", "here")})
     plan = make_reset(snapshot, "memory://s", Goal({A: Position(60)}), {A: Bounds(0, 60, "id", cluster_id="there")})
     assert [(step.replayed, step.skipped) for step in plan.steps] == [(0, 60)]
-    assert any("the Kafka cluster here" in note for note in plan.notes)
+    assert any("the Kafka cluster here" in note for note in notes_of(plan))
 
 
 def test_a_plan_of_a_release_whose_steps_say_less_is_one_of_another_version() -> None:
@@ -139,7 +142,9 @@ def test_a_plan_comes_back_from_its_file() -> None:
     landing = replace(pending, ranges=(*pending.ranges, OffsetRange(*B, 5, 6)), lands_in=("table",))
     partly = make_reset(replace(SNAPSHOT, pending=landing), "memory://s", Goal({A: Position(20)}), FOUND)
     assert partly.drops == Dropped("g/token/2", ("table",), ("table",), landing.ranges[:1], landing.ranges[1:])
-    assert "Otherwise they are read again, and come twice into outputs that have it: b 0 5 6" in " ".join(partly.notes)
+    assert "Otherwise they are read again, and come twice into outputs that have it: b 0 5 6" in " ".join(
+        notes_of(partly)
+    )
     assert load_plan(partly.dump(), "here") == partly
     still = make_reset(SNAPSHOT, "memory://s", Goal({A: Position(50)}), FOUND)
     assert still.stays == ((A, 50),)
@@ -243,13 +248,13 @@ def test_a_batch_that_is_dropped_is_told_with_all_that_comes_again_also_where_no
     plan = make_reset(before, "memory://s", Goal({A: Position(60)}), {**FOUND, A: Bounds(0, 60)})
     assert plan.drops is not None
     assert (plan.drops.again, plan.drops.stays) == ((), (OffsetRange(*D, 5, 9),))
-    assert "are read again, and come twice into outputs that have it: d 0 5 9" in "\n".join(plan.notes)
+    assert "are read again, and come twice into outputs that have it: d 0 5 9" in "\n".join(notes_of(plan))
     plan = make_reset(
         replace(before, pending=replace(batch, lands_in=())), "memory://s", Goal({A: Position(60)}), FOUND
     )
     assert plan.drops is not None
     assert (plan.drops.again, plan.drops.stays) == ((OffsetRange(*D, 5, 9),), ())
-    assert "read again, and may come twice into outputs that have it: d 0 5 9" in "\n".join(plan.notes)
+    assert "read again, and may come twice into outputs that have it: d 0 5 9" in "\n".join(notes_of(plan))
 
 
 def test_a_batch_none_of_whose_partitions_moves_is_told_to_stay() -> None:
@@ -257,8 +262,8 @@ def test_a_batch_none_of_whose_partitions_moves_is_told_to_stay() -> None:
     before = replace(SNAPSHOT, pending=batch)
     plan = make_reset(before, "memory://s", Goal({A: Position(50), C: Position(5)}), FOUND)
     assert (plan.drops, plan.keeps) == (None, "g/token/2")
-    assert "batch g/token/2 was begun and not committed: none of its partitions moves, so it stays" in plan.notes[0]
+    assert "batch g/token/2 was begun and not committed: none of its partitions moves, so it stays" in notes_of(plan)[0]
     assert load_plan(plan.dump(), "here") == plan
     left = make_reset(replace(SNAPSHOT, unsettled=batch), "memory://s", Goal({C: Position(5)}), FOUND)
     assert left.unsettled == "g/token/2"
-    assert "batch g/token/2 was dropped by an earlier reset" in left.notes[0]
+    assert "batch g/token/2 was dropped by an earlier reset" in notes_of(left)[0]

@@ -20,6 +20,7 @@ from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.reset import apply_reset, reset_lag
 from offsetkeeper.operate.reset_plan import ResetPlan, Step
+from offsetkeeper.operate.reset_words import notes_of
 
 Execute = Annotated[
     bool, typer.Option("--execute", help="Make the change. Without --execute, the command only shows it.")
@@ -53,7 +54,7 @@ def finish(
     say_table(columns, [*sums, *rows], title=f"{made.group}, from version {made.version}", spare=spare)
     if top is not None:
         complain(f"the {top} largest changes of {len(made.steps)} partitions are shown; a pipe and --json have all")
-    for note in made.notes:
+    for note in notes_of(made):
         say(f"note: {note}")
     if owner is not None and made.moves and not execute:
         say_held(owner, force=force)

@@ -31,6 +31,7 @@ from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError, listed
 from offsetkeeper.operate.reset import plan_reset
+from offsetkeeper.operate.reset_words import clips_of
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 
@@ -263,7 +264,7 @@ def move(
         snapshot = Snapshot("checkpoint", positions=positions)
         made = plan_reset(snapshot, files.address, cluster, to, parse_scope(topic or []), clip=clip)
     edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
-    edit = replace(edit, notes=(*edit.notes, *made.clips))
+    edit = replace(edit, notes=(*edit.notes, *clips_of(made)))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 

@@ -30,7 +30,8 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.operate.reset import check_reset, known_history, plan_reset
-from offsetkeeper.operate.reset_plan import ResetPlan, Scope, load_plan
+from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
+from offsetkeeper.operate.scope import Scope
 
 Groups = Annotated[
     list[str] | None, typer.Argument(help="Names of the consumer groups, as in Kafka (group.id); usually one.")

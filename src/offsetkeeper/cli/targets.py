@@ -22,7 +22,7 @@ from offsetkeeper.core.offsets import TopicPartition, check_offset, check_partit
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target
-from offsetkeeper.operate.reset_plan import Scope
+from offsetkeeper.operate.scope import Scope
 
 _WITH_GROUP = 4  # cells
 _HEADER = ["group", "topic", "partition", "offset"]

@@ -10,7 +10,7 @@ from offsetkeeper.core.offsets import MAX_OFFSET, TopicPartition, check_offset, 
 from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target
-from offsetkeeper.operate.reset_plan import Scope
+from offsetkeeper.operate.scope import Scope
 
 TARGETS = ("to", "shift", "offsets")
 SCOPE = ("topics", "partitions")

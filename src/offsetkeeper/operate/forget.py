@@ -10,7 +10,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import SettingsError, listed
-from offsetkeeper.operate.reset_plan import Scope
+from offsetkeeper.operate.scope import Scope
 
 
 def forget_command(group: str, tp: TopicPartition) -> str:

@@ -16,6 +16,7 @@ from offsetkeeper.operate.audit import Discrepancy
 from offsetkeeper.operate.lag import Lag, Speed, speed_fields, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.reset_words import notes_of
 
 
 def group_fields(snapshot: Snapshot) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def reset_fields(
         "left": [[*tp] for tp in plan.left],
         "gone": [[*tp] for tp in plan.gone],
         "clipped": [[*tp, offset] for tp, offset in plan.clipped],
-        "notes": plan.notes,
+        "notes": notes_of(plan),
     }
 
 

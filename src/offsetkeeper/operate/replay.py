@@ -14,8 +14,9 @@ from offsetkeeper.core.cluster import Cluster, first_ms
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.errors import NotAllowed, Refused, SettingsError
+from offsetkeeper.operate.earlier import positions_before
 from offsetkeeper.operate.replay_plan import Replay, cuts_since, make_replay
-from offsetkeeper.operate.reset_plan import EVERYTHING, Scope, positions_before
+from offsetkeeper.operate.scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

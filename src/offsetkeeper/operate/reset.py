@@ -18,22 +18,12 @@ from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.operate.earlier import numbers_before, positions_before, starts_since
 from offsetkeeper.operate.forget import forget_command
 from offsetkeeper.operate.lag import Lag, group_lag
-from offsetkeeper.operate.reset_plan import (
-    EVERYTHING,
-    Goal,
-    ResetPlan,
-    Scope,
-    check_exist,
-    check_within,
-    make_reset,
-    numbers_before,
-    positions_before,
-    refuse,
-    restoring,
-    starts_since,
-)
+from offsetkeeper.operate.reset_goal import Goal, check_within, make_reset, restoring
+from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.scope import EVERYTHING, Scope, check_exist, refuse
 from offsetkeeper.operate.status import entries_to_read
 
 log = logging.getLogger(__name__)

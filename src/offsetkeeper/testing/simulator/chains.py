@@ -17,7 +17,8 @@ from offsetkeeper.errors import OffsetkeeperError, StartRefused
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_rewind, plan_undo
-from offsetkeeper.operate.reset_plan import ResetPlan, Scope
+from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.scope import Scope
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelPlace
 from offsetkeeper.testing.simulator.operators import forget_positions, reset_positions
 from offsetkeeper.testing.simulator.previews import Previews

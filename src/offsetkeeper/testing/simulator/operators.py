@@ -11,7 +11,8 @@ from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.forget import Forgetting, apply_forgetting, plan_forgetting
 from offsetkeeper.operate.reset import Shift, Target, apply_reset, known_history, plan_reset, plan_undo
-from offsetkeeper.operate.reset_plan import ResetPlan, Scope
+from offsetkeeper.operate.reset_plan import ResetPlan
+from offsetkeeper.operate.scope import Scope
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC
 
 if TYPE_CHECKING:
