@@ -115,9 +115,11 @@ def test_letters_in_a_topic_say_in_headers_where_they_come_from(lab: Lab, topics
 
 
 def test_a_program_that_makes_every_row_wrong_quarantines_none(
-    lab: Lab, topics: list[str], tables: Callable[[str], list[Any]]
+    lab: Lab, topic: NewTopic, tables: Callable[[str], list[Any]]
 ) -> None:
     """However often it is started, and also if the program before has written some."""
+    topics = [topic(2)]
+    lab.produce_all(topics[0], [(p, str(n)) for p in (0, 1) for n in range(4)])
 
     def none(frame: DataFrame, batch: Batch) -> DataFrame:
         if batch.size and not frame.isEmpty():

@@ -760,6 +760,15 @@ def test_what_all_see_lands_whichever_tasks_have_rows(
     assert rows("item") == [*sorted((row.item,) for row in frame.collect()), (99,)]
 
 
+def test_texts_do_not_become_folders_where_capitals_do_not_count(folder: Path, write: Write) -> None:
+    """`A` and `a` were one folder, and all rows were read with one of them. A link stands for such a file system."""
+    write(1, "select 'A' as city, 1 as n union all select 'a', 2", partition_by=["city"])
+    (folder / "_OFFSETKEEPER").symlink_to(folder / "_offsetkeeper")
+    with pytest.raises(SinkMismatch, match=r"takes a and A for one name, so city in partition_by would change"):
+        write(2, "select 'A' as city, 1 as n union all select 'a', 2", partition_by=["city"])
+    assert (once(folder, partition_by=["city"]).mark("shop"), attempts(folder)) == (OutputMark.of(batch_of(1)), [])
+
+
 def test_a_write_of_which_spark_tells_nothing_is_not_landed(
     folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

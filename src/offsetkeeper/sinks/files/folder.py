@@ -91,6 +91,10 @@ class Tree(Protocol):
     def delete(self, path: str) -> None:
         """Delete a folder with its content, if it exists."""
 
+    def folds(self, path: str) -> bool:
+        """Whether an existing path is also found in capitals, as on file systems of other operating systems."""
+        ...
+
 
 class _Staged(NamedTuple):
     attempt: str
@@ -127,6 +131,7 @@ class Output:
         """See `Lander`."""
         self._check_executors(frame)
         columns = columns_of(frame.schema.fields, self.layout)
+        self._check_spelled(columns)
         last = self._last()
         if last is not None:
             grown(last.columns, columns)
@@ -227,6 +232,20 @@ class Output:
             raise SettingsError(
                 f"{self.tree.address} is a local folder, but executors of {master} may be on other machines, and their "
                 "files would be lost. Give a folder on HDFS, or shared=True if the folder is a mount that all have"
+            )
+
+    def _check_spelled(self, columns: Mapping[str, str]) -> None:
+        """Check that texts which differ in capitals alone get different folders.
+
+        Raises:
+            SinkMismatch: they do not: all rows of one would come back with the text of the other.
+        """
+        texts = [name for name in self.layout.partition_by if columns[name] == "string"]
+        if texts and self.tree.folds(HIDDEN):
+            raise SinkMismatch(
+                f"{self.tree.address} is on a file system that takes a and A for one name, so {texts[0]} in "
+                "partition_by would change: rows with a would be read with A. Nothing was written. Partition by other "
+                "columns, or give a folder elsewhere"
             )
 
     def _write(self, frame: DataFrame, attempt: str) -> None:

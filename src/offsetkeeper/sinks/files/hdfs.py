@@ -104,6 +104,10 @@ class HdfsTree:
         with self._failures():
             self._files.delete(self._path(path), True)  # noqa: FBT003 - as above: recursive
 
+    def folds(self, path: str) -> bool:  # noqa: ARG002 - as in the protocol
+        """See `Tree.folds`."""
+        return False
+
     def _path(self, path: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path(f"{self.address}/{path}" if path else self.address)
 

@@ -83,6 +83,12 @@ class LocalTree:
         with self._failures(), suppress(FileNotFoundError), self._entered(path) as (folder, own):
             shutil.rmtree(own, dir_fd=folder)
 
+    def folds(self, path: str) -> bool:
+        """See `Tree.folds`."""
+        with self._failures(), suppress(FileNotFoundError):
+            return (self._root / path).samefile(self._root / path.upper())
+        return False
+
     @contextmanager
     def _entered(self, path: str) -> Iterator[tuple[int, str]]:
         """Lend the descriptor of the folder of a file or folder, and its own name there: a link put there is none."""
