@@ -160,6 +160,60 @@ def test_a_checkpoint_of_a_ledger_that_was_deleted_stops_too(either: StructuredL
         either.follow(name)
 
 
+@pytest.mark.parametrize("planned", [False, True], ids=["done", "planned"])
+def test_a_group_without_positions_skips_no_record_that_its_checkpoint_has_not_read(
+    packed: StructuredLab, topic: NewTopic, *, planned: bool
+) -> None:
+    """The group has another name, or another store, and begins at the end of Kafka: the checkpoint is behind that."""
+    name, other = topic(2), {"group": "other", "start": "latest"}
+    packed.produce_all(name, [(0, "a"), (1, "b")])
+    packed.follow(name)
+    packed.produce(name, "c")
+    if planned:
+        with pytest.raises(RuntimeError, match="the output is away"):
+            packed.follow(name, fail, attempts=1)
+    packed.produce_all(name, [(0, "d"), (1, "e")])
+    sides = [f"{name} {p}: the checkpoint goes on at 1, start=latest begins at {end}" for p, end in ((0, 3), (1, 2))]
+    shown = rf"(?s){sides[0]}.*{sides[1]}.*never be processed.*offsetkeeper checkpoint export.*offsets="
+    with pytest.raises(CheckpointMismatch, match=shown):
+        packed.follow(name, **other)
+    with packed.ledger(group="other") as ledger:
+        assert ledger.snapshot.version == 0, "nothing was written"
+    offsets = {TopicPartition(name, p): 1 for p in range(2)}
+    assert sorted(packed.follow(name, **other, offsets=offsets)) == ["c", "d", "e"]
+    packed.produce(name, "f")
+    assert packed.follow(name, **other) == ["f"]
+    assert sorted(packed.values) == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_a_partition_that_the_checkpoint_has_not_found_yet_is_read_from_its_beginning(
+    lab: StructuredLab, topic: NewTopic
+) -> None:
+    """As Spark reads it, whatever `start` says: the topic is not new."""
+    name = topic()
+    lab.produce(name, "a")
+    lab.follow(name)
+    lab.grow(name, 2)
+    lab.produce(name, "b", partition=1)
+    with pytest.raises(CheckpointMismatch, match=f"{name} 1: the checkpoint goes on at 0, start=latest begins at 1"):
+        lab.follow(name, group="other", start="latest")
+    offsets = {TopicPartition(name, 0): 1, TopicPartition(name, 1): 0}
+    assert lab.follow(name, group="other", start="latest", offsets=offsets) == ["b"]
+
+
+def test_a_group_without_positions_begins_at_the_end_if_its_checkpoint_is_there_or_new(
+    lab: StructuredLab, topic: NewTopic
+) -> None:
+    name = topic()
+    lab.produce(name, "a")
+    lab.follow(name)
+    assert lab.follow(name, group="other", start="latest") == []
+    lab.delete_checkpoint()
+    assert lab.follow(name, group="third", start="latest") == []
+    lab.produce(name, "b")
+    assert lab.follow(name, group="third", start="latest") == ["b"]
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_position_that_another_program_deleted_is_no_first_run(
     either: StructuredLab, topic: NewTopic, *, deleted: bool

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from offsetkeeper import Batch, OffsetRange, Policies, TopicPartition
-from offsetkeeper.core.model import Change
+from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.stores.sqlite import SQLiteStore
 from structured.lab import StructuredLab, fail
@@ -40,6 +40,23 @@ class Interrupted(SQLiteStore):
         super().apply(change)
 
 
+class Overtaken(SQLiteStore):
+    """Lets somebody else work right after this run's first look at the ledger.
+
+    Attributes:
+        meanwhile: what the other does; once.
+    """
+
+    meanwhile: Callable[[], object] | None = None
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        found, meanwhile, self.meanwhile = super().load(group), self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return found
+
+
 def interrupted(lab: StructuredLab, meanwhile: Callable[[], object]) -> Interrupted:
     """Return the lab's store, interrupted."""
     store = Interrupted(lab.store)
@@ -68,6 +85,21 @@ def test_a_batch_that_another_run_begins_from_the_same_checkpoint_meanwhile_keep
     assert list(ranges.values()) == [(OffsetRange(name, 0, 0, 2),)]
     assert lab.values == ["a", "b", "a", "b"], "at least once, under one id"
     assert "abandon" not in lab.events()
+
+
+def test_a_first_position_that_another_run_has_stored_meanwhile_is_gone_on_from(
+    lab: StructuredLab, topic: NewTopic
+) -> None:
+    """The plan says that this start would begin at the end, after the checkpoint of the other one."""
+    name, store = topic(), Overtaken(lab.store)
+    lab.produce(name, "before the group began")
+
+    def other() -> None:
+        lab.follow(name, start="latest")
+        lab.produce(name, "a")
+
+    store.meanwhile = other
+    assert lab.follow(name, start="latest", store=store) == ["a"]
 
 
 def test_a_query_does_not_go_on_with_empty_state_where_another_has_read_meanwhile(

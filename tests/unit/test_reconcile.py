@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.engines.checkpoint_match import Match, OnMismatch, batch_ranges, reconcile
+from offsetkeeper.core.plan import PlanRow, Verdict
+from offsetkeeper.engines.checkpoint_match import Match, OnMismatch, batch_ranges, begins_after, reconcile
 from offsetkeeper.errors import CheckpointMismatch, SettingsError
 
 PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in (0, 1, 10)]
@@ -81,3 +83,24 @@ def test_a_partition_that_went_backwards_or_stands_still_has_no_range() -> None:
 def test_a_word_that_is_no_policy_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         OnMismatch(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "partition", "goes_on", "after"),
+    [
+        (Verdict.FIRST_RUN, 0, {0: 4}, True),
+        (Verdict.FIRST_RUN, 0, {0: 5}, False),
+        (Verdict.FIRST_RUN, 0, {0: 6}, False),  # a hole, which is compared elsewhere
+        (Verdict.NEW_TOPIC, 0, {0: 4}, True),
+        (Verdict.FIRST_RUN, 1, {0: 5}, True),  # Spark reads it from its beginning
+        (Verdict.FIRST_RUN, 1, {}, False),  # the topic is new for the query
+        (Verdict.GIVEN, 0, {0: 4}, False),
+        (Verdict.RESUME, 0, {0: 4}, False),
+    ],
+)
+def test_a_first_position_after_the_checkpoint_is_found(
+    verdict: Verdict, partition: int, goes_on: dict[int, int], *, after: bool
+) -> None:
+    tp = TopicPartition("a", partition)
+    row = PlanRow(tp, verdict, None, Bounds(2, 9), 5, "start=latest")
+    assert (tp in begins_after([row], {TopicPartition("a", p): at for p, at in goes_on.items()})) == after

@@ -19,8 +19,10 @@ from offsetkeeper.engines.checkpoint_match import (
     Reconciliation,
     Row,
     batch_ranges,
+    begins_after,
     count_match,
     hole_remedy,
+    no_position,
     reconcile,
 )
 from offsetkeeper.engines.read_before import read_before
@@ -65,7 +67,8 @@ class CheckpointGuard:
 
         Raises:
             CheckpointMismatch: the state of the query is gone, the ledger was set back, the ledger does not count the
-                batches of the query, or the pending batch is not the one that the checkpoint runs next.
+                batches of the query, the ledger has no position and would begin after the checkpoint, or the pending
+                batch is not the one that the checkpoint runs next.
             CorruptStore: a file of the checkpoint is not what Spark writes.
         """
         log = self._log(positions)
@@ -78,8 +81,9 @@ class CheckpointGuard:
         if newest is None:
             return
         following = newest[0] + newest[1]
-        found = self._found(log, *newest, positions)
         name = f"batch {newest[0]} of {self.asked.place}"
+        self._check_first(log, newest, plan, name)
+        found = self._found(log, *newest, positions)
         if self.asked.on_mismatch.hole == "stop" and self._holes(log, newest, positions, queries):
             now = self.ledger.later()
             reached = self._reached(positions, now)
@@ -89,6 +93,16 @@ class CheckpointGuard:
         ahead = found.of(Match.DONE, Match.PARTLY)
         if ahead and self.asked.stateful and self._counted(log, queries) == following:
             raise found.mismatch(name, ahead, NEW_STATE)
+
+    def _check_first(self, log: BatchLog, newest: tuple[int, bool], plan: Plan, name: str) -> None:
+        """Check that no partition gets its first position after records that the checkpoint has not read."""
+        number, done = newest
+        after = begins_after(plan.rows, log.ends(number) if done else log.batch_offsets(number).starts)
+        if after:  # a run that lives may have stored its position since the ledger was loaded
+            there = self.ledger.later().positions
+            after = {tp: row for tp, row in after.items() if tp not in there}
+        if after:
+            raise no_position(name, after.values())
 
     def _holes(
         self, log: BatchLog, newest: tuple[int, bool], positions: Positions, queries: Queries

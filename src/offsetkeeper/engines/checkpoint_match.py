@@ -14,13 +14,14 @@ with state is compared in the same way with the number that the ledger has for t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from offsetkeeper.core.batch import NO_QUERIES, Queries, QueryBatch
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
+from offsetkeeper.core.plan import PlanRow, Verdict
 from offsetkeeper.errors import CheckpointMismatch, SettingsError, listed
 
 NEW_STATE = (
@@ -46,6 +47,12 @@ _NOT_COUNTED = (
     "on_mismatch=OnMismatch(hole='follow') for the first start: the query keeps its state and its number of batches. "
     "If state was added to the query since, its checkpoint has none: start with a new checkpoint and offsets= to build "
     "it"
+)
+_NO_POSITION = (
+    "The ledger has no position of these partitions: the records in between would never be processed. If the group or "
+    "the store has another name now, give the old one. Otherwise put the positions of the checkpoint into the ledger "
+    "with offsetkeeper checkpoint export; or give offsets= for these partitions; or start with a new checkpoint, to "
+    "begin at start="
 )
 
 
@@ -258,6 +265,34 @@ def count_match(number: QueryBatch, queries: Queries) -> CountMatch:
     """Compare the number of a query's batch with the ledger's."""
     counted = queries.get(number.query)
     return CountMatch(number, counted, _match(counted, number.number, number.number + 1))
+
+
+def begins_after(rows: Iterable[PlanRow], goes_on: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
+    """Return the partitions whose first position would be after the offset at which the checkpoint goes on, with both.
+
+    Spark reads a partition that the checkpoint does not have from its beginning, if it has others of the topic.
+
+    Args:
+        rows: the plan of the start.
+        goes_on: the offset at which the checkpoint goes on, by partition.
+    """
+    found, known = {}, {tp.topic for tp in goes_on}
+    for row in rows:
+        tp = row.topic_partition
+        fresh = row.verdict in {Verdict.FIRST_RUN, Verdict.NEW_TOPIC} and tp.topic in known
+        if not fresh or row.start is None or row.bounds is None:
+            continue
+        at = goes_on.get(tp, row.bounds.beginning)
+        if at < row.start:
+            found[tp] = f"{tp}: the checkpoint goes on at {at}, {row.policy} begins at {row.start}"
+    return found
+
+
+def no_position(batch: str, rows: Iterable[str]) -> CheckpointMismatch:
+    """Return the error for what `begins_after` finds."""
+    return CheckpointMismatch(
+        f"{batch} does not match the ledger; nothing was written:\n  {listed(rows)}\n  {_NO_POSITION}"
+    )
 
 
 def batch_ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> tuple[OffsetRange, ...]:
