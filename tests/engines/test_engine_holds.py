@@ -111,3 +111,33 @@ def test_each_table_tells_the_offsets_that_the_ledger_has_committed(lab: Lab, to
     made.lake.create("orders", SCHEMA)
     code, found = made.ask("lake", "--store", lab.store, "--group", "group")
     assert (code, {each["kind"] for each in found["outputs"][0]["findings"]}) == (1, {"lacks"})
+
+
+def test_a_partition_that_is_silent_since_its_output_got_a_name_comes_once(
+    lab: Lab, topic: NewTopic, tmp_path: Path
+) -> None:
+    """As an operator follows docs/recover.md: export, reset, start."""
+    name, files, copy = topic(2), str(tmp_path / "files"), str(tmp_path / "copy")
+    outputs = Outputs(orders=Files(files), copy=Files(copy))
+
+    def run(sink: Any) -> None:
+        lab.pipeline(name).run(lab.spark, rows, sink=sink, guarantee="exactly_once", until="caught_up")
+
+    def export(place: str, *words: str) -> str:
+        return CliRunner().invoke(app, ["holds", place, "--group", "group", *words, *store, "--export"]).stdout
+
+    store = ["--store", lab.store]
+    lab.produce_all(name, [(0, "0"), (1, "1")])
+    run(Files(files))
+    lab.produce(name, "2")
+    run(outputs)
+    assert export(files, "--output", "orders") == export(files) == f"{name},0,2\n{name},1,1\n"
+    assert export(copy, "--output", "copy") == f"{name},0,2\n"  # it has no row of partition 1, and is to get none
+    for place in (files, copy):
+        offsets = tmp_path / "offsets.csv"
+        offsets.write_text(export(place), "utf-8")
+        words = ["reset", "group", "--from-file", str(offsets), "--brokers", lab.kafka.bootstrap, *store, "--execute"]
+        assert CliRunner().invoke(app, words).exit_code == 0
+        run(outputs)
+    there = lab.spark.read.parquet(files).collect()
+    assert sorted((row["partition"], row["offset"]) for row in there) == [(0, 0), (0, 1), (1, 0)]

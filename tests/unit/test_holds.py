@@ -117,6 +117,86 @@ def test_a_reset_goes_behind_the_last_batch_of_each_partition_and_leaves_none_ou
             ends_for_reset(ledger_at(30), history, unknown)
 
 
+P0, P1 = ORDERS, TopicPartition("orders", 1)
+T = "t"
+
+
+def committed(*batches: tuple[int, dict[int, tuple[int, int]]], token: str = T) -> list[Entry]:
+    """Return the whole history of these batches, a sequence and a range by partition each; the newest first."""
+    found = [entry("acquire", OffsetRange(*P0, 0, 0))]
+    for number, spans in batches:
+        ranges = tuple(OffsetRange("orders", p, *span) for p, span in spans.items())
+        made = replace(entry("commit", ranges[0]), version=len(found) + 1, ranges=ranges, token=token, sequence=number)
+        found.append(made)
+    return found[::-1]
+
+
+def landed(output: str, number: int, *, token: str = T, **spans: tuple[int, int]) -> HeldBatch:
+    """Return a batch of an output, with a range for each of the partitions p0 and p1."""
+    ranges = tuple(OffsetRange("orders", int(p[1:]), *span) for p, span in spans.items())
+    return HeldBatch(f"version {number}", "shop", output, f"shop/{token}/{number}", ranges)
+
+
+def at(p0: int, p1: int, sequence: int = 2) -> Snapshot:
+    return Snapshot("shop", sequence=sequence, positions={P0: Position(p0), P1: Position(p1)})
+
+
+BEFORE = (1, {0: (0, 60), 1: (0, 60)})
+SINCE = (2, {0: (60, 90)})
+OLD = landed("", 1, p0=(0, 60), p1=(0, 60))
+NEW = landed("orders", 2, p0=(60, 90))
+
+
+def test_a_partition_whose_rows_are_there_under_the_old_name_of_an_output_is_not_read_again() -> None:
+    """Also where the ledger is older than the output."""
+    there = Held((OLD, NEW))
+    assert ends_for_reset(at(90, 60), committed(BEFORE, SINCE), there, "orders") == {P0: 90, P1: 60}
+    assert ends_for_reset(at(0, 0, 0), committed(), there, "orders") == {P0: 90, P1: 60}
+    part = (1, {0: (0, 30), 1: (0, 30)})
+    assert ends_for_reset(at(30, 30, 1), committed(part, token="older"), there, "orders") == {P0: 90, P1: 60}
+
+
+def test_a_partition_with_records_from_before_an_output_was_added_stays_where_it_is() -> None:
+    """Elsewhere there is no old name to tell of it. What was committed since, the output has lost."""
+    there = Held((NEW,))
+    assert ends_for_reset(at(90, 60), committed(BEFORE, SINCE), there, "orders") == {P0: 90}
+    lost = committed(BEFORE, SINCE, (3, {1: (60, 70)}), (4, {1: (70, 80)}))
+    assert ends_for_reset(at(90, 80, 4), lost, there, "orders") == {P0: 90, P1: 60}
+    assert ends_for_reset(at(90, 80, 4), lost, Held((OLD, NEW)), "orders") == {P0: 90, P1: 60}
+
+
+def test_an_output_that_has_no_batch_gets_all_from_the_beginning() -> None:
+    assert ends_for_reset(at(90, 60), committed(BEFORE, SINCE), Held(())) == {P0: 0, P1: 0}
+
+
+def test_an_output_that_began_under_another_ledger_tells_nothing_of_a_silent_partition() -> None:
+    """It may be the one before this ledger, or one that a backup has set back: then the first commit may be there."""
+    foreign = Held((landed("", 2, token="other", p0=(60, 90)),))
+    with pytest.raises(Refused, match=r"no offset of orders 1: .*of another ledger"):
+        ends_for_reset(at(90, 60), committed(BEFORE, SINCE), foreign)
+    assert ends_for_reset(at(90, 60), committed((1, {0: (0, 60)})), foreign) == {P0: 90}
+
+
+def test_the_ends_of_an_output_are_not_those_of_its_old_name() -> None:
+    there = Held((OLD, landed("orders", 2, p0=(60, 90), p1=(60, 70))))
+    history = committed(BEFORE, (2, {0: (60, 90), 1: (60, 70)}))
+    with pytest.raises(Refused, match="the last batches of the place are of output orders: give --output orders"):
+        ends_for_reset(at(90, 70), history, there, "")
+    with pytest.raises(Refused, match="no batch of output copy, only of the output, output orders"):
+        ends_for_reset(at(90, 70), history, there, "copy")
+    assert ends_for_reset(at(90, 70), history, there, "orders") == {P0: 90, P1: 70}
+
+
+def test_two_outputs_of_one_place_are_no_old_names_of_each_other() -> None:
+    """Each has its own end: of the last batch only one has landed."""
+    both = tuple(landed(name, 1, p0=(0, 60), p1=(0, 60)) for name in ("a", "b"))
+    letters = landed("dead_letters", 3, p0=(90, 91))
+    for last in ((), (landed("a", 2, p0=(60, 90)),)):
+        there, history = Held((*both, *last, letters)), committed(BEFORE, SINCE)
+        assert ends_for_reset(at(90, 60), history, there, "b") == {P0: 60, P1: 60}
+        assert ends_for_reset(at(90, 60), history, there, "a") == {P0: 90 if last else 60, P1: 60}
+
+
 def test_neighbours_of_one_kind_are_one_finding_and_others_are_not() -> None:
     found = compare([held(1, (0, 10), (20, 5)), held(2, (0, 5)), held(3, (5, 5))])
     assert [str(each) for each in found] == [

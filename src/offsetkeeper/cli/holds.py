@@ -15,7 +15,7 @@ from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.store import EVERY_ENTRY
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.operate.holds import Kind, compare, compare_with, ends_for_reset, held_in, spreads
+from offsetkeeper.operate.holds import Kind, compare, compare_with, ends_for_reset, held_in, newer_names, spreads
 from offsetkeeper.sinks.held import Held
 
 _SHOWN = 20
@@ -66,7 +66,7 @@ def holds(
         own = held._replace(batches=tuple(each for each in some if (each.group, each.output) == owner))
         parts.append(_Part(*owner, own, known.get(owner[0]), chosen))
     if export:
-        _export(parts)
+        _export(parts, held._replace(batches=tuple(each for each in held.batches if each.group == group)))
     elif as_json:
         about = {"place": place, "lacks": held.lacks, "changed": held.changed}
         say_json({**about, "outputs": [each.fields() for each in parts]})
@@ -87,13 +87,15 @@ def _say(place: str, held: Held, parts: Sequence[_Part], *, batches: bool) -> No
         each.say(batches=batches)
 
 
-def _export(parts: Sequence[_Part]) -> None:
-    if len(parts) != 1:
-        named = ", ".join(listed_name(each.output) for each in parts)
+def _export(parts: Sequence[_Part], held: Held) -> None:
+    """Print the ends of one output; of several, that which has the others' batches as those of its old names."""
+    last = [each for each in parts if len(parts) == 1 or not newer_names(held.batches, each.output)]
+    if len(last) != 1:
+        named = ", ".join(listed_name(each.output) for each in last)
         raise SettingsError(f"--export needs one output of the group, and there are {named}: give --output")
-    for (topic, partition), end in parts[0].ends().items():
+    for (topic, partition), end in last[0].ends(held).items():
         say_exactly(f"{topic},{partition},{end}")
-    for each in parts[0].findings:
+    for each in last[0].findings:
         complain(each)
 
 
@@ -124,9 +126,10 @@ class _Part:
             self.positions = {tp: at.offset for tp, at in after.positions.items()}
             self.findings = compare_with(known[0], after, known[1], held)
 
-    def ends(self) -> dict[TopicPartition, int]:
+    def ends(self, held: Held) -> dict[TopicPartition, int]:
+        """Return the ends for a reset; `held` has the batches of all outputs of the group."""
         assert self._known is not None  # noqa: S101 - an export has a ledger
-        return ends_for_reset(*self._known, self._held)
+        return ends_for_reset(*self._known, held, self.output)
 
     def fields(self) -> dict[str, Any]:
         rows = [each.as_dict() for each in self._held.batches]

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from offsetkeeper.core.batch import QUARANTINED, batch_id
+from offsetkeeper.core.batch import DEAD_LETTERS, QUARANTINED, batch_id
+from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.core.store import needing_extra
@@ -176,28 +177,99 @@ def ends(batches: Sequence[HeldBatch], letters: Iterable[OffsetRange] = ()) -> d
     return dict(sorted(found.items()))
 
 
-def ends_for_reset(ledger: Snapshot, history: Sequence[Entry], held: Held) -> dict[TopicPartition, int]:
+def ends_for_reset(
+    ledger: Snapshot, history: Sequence[Entry], held: Held, output: str = ""
+) -> dict[TopicPartition, int]:
     """Return the positions at which a group goes on behind the rows of an output.
+
+    A partition without one stays where the ledger has it: its records came before the output did.
 
     Args:
         ledger: ledger of the group.
         history: its entries, the newest first.
-        held: the batches of the group in the output.
+        held: the batches of the group in the place, under all names.
+        output: name of the output.
 
     Raises:
-        Refused: the output does not tell the end of a partition that the group has read.
+        Refused: the output does not tell the end of a partition that the group has read, or it has another name now.
     """
+    held = _under_this_name_or_before(held, output)
     committed, letters = _committed(history)
     found = ends(held.batches, letters)
     silent = ledger.positions.keys() - found.keys()
     known = held.whole and bool(history) and history[-1].version == 1
     if silent and not known:
         raise Refused(
-            f"the output tells no offset of {listed(sorted(map(str, silent)), ', ')}: older batches do not say theirs, "
+            f"the output tells no offset of {_listed(silent)}: older batches do not say theirs, "
             "or are not known here, or the history of the group is pruned. Ask the rows for these partitions"
         )
-    first = {r.topic_partition: r.start for entry in committed for r in entry.ranges}  # the oldest comes last
-    return dict(sorted({**found, **{tp: first[tp] for tp in silent if tp in first}}.items()))
+    began = _began(held.batches, ledger, history)
+    since = [each for each in committed if each.sequence >= (began or 0)]
+    first = {r.topic_partition: r.start for each in since for r in each.ranges}  # the oldest comes last
+    lost = {tp: first[tp] for tp in silent if tp in first}
+    if lost and began is None:
+        raise Refused(
+            f"the output tells no offset of {_listed(lost)}: its first batch, {held.batches[0].batch}, is of another "
+            "ledger, or of the one before a backup was put back. Ask the rows for these partitions"
+        )
+    return dict(sorted({**found, **lost}.items()))
+
+
+def newer_names(batches: Sequence[HeldBatch], output: str) -> list[str]:
+    """Return the names under which batches came only after the last one of an output: it may have got that name.
+
+    Args:
+        batches: the batches of one group in one place, the oldest first.
+        output: name of the output.
+    """
+    numbers = [number for number, each in enumerate(batches) if each.output == output]
+    if not numbers:
+        return []
+    until = batches[: numbers[-1] + 1]
+    names, ids = {each.output for each in until}, {each.batch for each in until}
+    both = {each.output for each in batches if each.batch in ids}  # a batch goes into all outputs of a program
+    return sorted({each.output for each in batches} - names - both - {DEAD_LETTERS})
+
+
+def _under_this_name_or_before(held: Held, output: str) -> Held:
+    """Return the batches of an output, behind those that were in the place before: it may have had another name.
+
+    Raises:
+        Refused: the place has batches under other names only, or later ones under a name that came after this one.
+    """
+    names = sorted({each.output for each in held.batches} - {DEAD_LETTERS, output})
+    mine = [number for number, each in enumerate(held.batches) if each.output == output]
+    if names and not mine:
+        raise Refused(
+            f"the place has no batch of {listed_name(output)}, only of {', '.join(map(listed_name, names))}: if the "
+            "output had that name before, ask for that one"
+        )
+    if newer := newer_names(held.batches, output):
+        raise Refused(
+            f"the last batches of the place are of {', '.join(map(listed_name, newer))}: give --output {newer[0]}, if "
+            f"{listed_name(output)} has that name now"
+        )
+    until = min(mine, default=0) if output != DEAD_LETTERS else 0
+    before = [each for each in held.batches[:until] if each.output != DEAD_LETTERS]
+    return held._replace(batches=(*before, *(held.batches[number] for number in mine)))
+
+
+def _began(batches: Sequence[HeldBatch], ledger: Snapshot, history: Iterable[Entry]) -> int | None:
+    """Return the sequence of the first batch; 0 if there is none, None if no owner of this ledger has begun it."""
+    if not batches:
+        return 0
+    token, sequence = _token_and_sequence(batches[0])
+    known = {each.token for each in (*history, ledger.pending, ledger.unsettled) if each is not None}
+    return sequence if token in known else None
+
+
+def _token_and_sequence(batch: HeldBatch) -> tuple[str, int]:
+    _, token, sequence = batch.batch.rsplit("/", 2)
+    return token, int(sequence)
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return listed(sorted(map(str, partitions)), ", ")
 
 
 def _committed(history: Iterable[Entry]) -> tuple[list[Entry], list[OffsetRange]]:
@@ -209,7 +281,7 @@ def _committed(history: Iterable[Entry]) -> tuple[list[Entry], list[OffsetRange]
 def _lacking(ledger: Snapshot, committed: Sequence[Entry], batches: Sequence[HeldBatch]) -> Iterator[Finding]:
     """Yield the ranges of batches that the history has and the output has not, of those after its first batch."""
     there = {batch.batch for batch in batches}
-    first = min((int(batch.batch.rpartition("/")[2]) for batch in batches), default=0)
+    first = min((_token_and_sequence(batch)[1] for batch in batches), default=0)
     for entry in committed:
         of = batch_id(ledger.group, entry.token, entry.sequence)
         if entry.sequence > first and of not in there and not entry.reason.startswith(QUARANTINED):
