@@ -79,6 +79,22 @@ def test_other_offsets_or_a_reset_are_a_new_word(lab: Lab, name: str) -> None:
     assert lab.read(name, offsets={zero: 1}) == ["0-1", "0-2"]
 
 
+def test_a_rollback_to_an_earlier_release_with_its_offsets_repeats_no_record(lab: Lab, name: str) -> None:
+    """Each release has a repair of its own in its code: the second one was the only one that was remembered."""
+    zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
+    lab.read(name, offsets={zero: 0})
+    assert lab.read(name, offsets={one: 2}) == ["1-2"]
+    before = lab.snapshot()
+    for given in ({zero: 0}, {one: 2}, {zero: 0}):
+        with pytest.raises(StartRefused, match="given again"):
+            lab.read(name, offsets=given)
+        assert "given again" in str(lab.pipeline(name).plan(offsets=given))
+    assert lab.snapshot() == before, "a refused start fences nobody"
+    lab.produce(name, "0-3")
+    assert lab.read(name) == ["0-3"]
+    assert sorted(lab.values) == sorted([*every(), "1-2", "0-3"])
+
+
 @pytest.mark.untraced("its store is moved away and back, which looks like a store that gives an old answer")
 def test_a_program_without_a_first_run_is_refused_where_its_store_is_away(lab: Lab, name: str, tmp_path: Path) -> None:
     """Its mount was away: a new, empty database began at the latest offset, or at the earliest one again."""

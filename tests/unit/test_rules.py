@@ -716,3 +716,12 @@ def test_a_sequence_that_no_mark_can_hold_is_left_by_adopting_one_that_it_can() 
     last = replace(idle, sequence=MAX_ADOPTED)
     assert decide(last, Adopt("topic", 6), AUTHOR).after.sequence == MAX_ADOPTED
     assert decide(last, Begin(RANGES, ("topic",)), AUTHOR).after.sequence == MAX_ADOPTED + 1
+
+
+def test_the_last_twenty_sets_of_offsets_by_hand_are_remembered() -> None:
+    """One that is given once more is the newest again, and is there once."""
+    found = ledger(Holder.MINE, pending=False)
+    for number in [*range(21), 3]:
+        found = decide(found, Place({}, f"{number:016x}"), AUTHOR).after
+    assert found.given == tuple(f"{number:016x}" for number in [1, 2, *range(4, 21), 3])
+    assert decide(found, Place({UNKNOWN: Position(3, "id")}), AUTHOR).after.given == found.given

@@ -4,12 +4,12 @@ They do not have the positions: these are the store's own rows, in the layout th
 
 Format 4 (this one) has the target of each output in `landed`, and counts void marks there. It names in `holds` the
 partitions that have a position, as "0-11,14" for each topic. `clusters` has these by the id of their Kafka cluster, as
-far as it is known, and "*" instead of them where all are in one. `given` is a digest of the offsets that a start was
-given. The pending batch has in `program` what its program reads, and what each output writes to. `queries` has the
-number of the next batch of each query with state, and its pending batch the number in `query`; `watermark_ms` is the
-watermark of the last batch of such a query, and of a pending one, left out without one; ledgers without it count
-these batches as positions, see `query_rows`. `outputs` has what the last run writes to. `forgotten` has
-the offsets of rows that no longer count. Format 3 has
+far as it is known, and "*" instead of them where all are in one. `given` has digests of the offsets that starts were
+given, with spaces between. The pending batch has in `program` what its program reads, and what each output writes to.
+`queries` has the number of the next batch of each query with state, and its pending batch the number in `query`;
+`watermark_ms` is the watermark of the last batch of such a query, and of a pending one, left out without one; ledgers
+without it count these batches as positions, see `query_rows`. `outputs` has what the last run writes to. `forgotten`
+has the offsets of rows that no longer count. Format 3 has
 `unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending
 batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of
 that time keeps its id.
@@ -93,7 +93,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
         "clusters": _grouped(snapshot.positions, lambda at: at.cluster_id),
         "leader_epochs": _epochs(snapshot.positions),
-        "given": snapshot.given,
+        "given": " ".join(snapshot.given),
         **({"forgotten": by_topic({tp: at.offset for tp, at in gone.items()})} if (gone := snapshot.forgotten) else {}),
     }
 
@@ -160,7 +160,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             landed=_load_landed(raw, pending),
             unsettled=_load_unsettled(raw, group),
             missing=missing,
-            given=_text(raw.get("given", "")),
+            given=tuple(_text(raw.get("given", "")).split()),
             forgotten=forgotten,
         )
     except GARBAGE as error:

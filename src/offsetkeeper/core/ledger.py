@@ -174,7 +174,7 @@ class Ledger:
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
-        if positions or queries or (given and given != self.snapshot.given):
+        if positions or queries or (given and (given,) != self.snapshot.given[-1:]):
             self._apply(rules.Place(positions, given, queries, cuts, mirror), reason)
 
     def batch(

@@ -93,7 +93,7 @@ class Snapshot:
         unsettled: a batch that was pending when positions were reset. Before it begins a batch, the next run asks the
             outputs whether they have it.
         missing: partitions whose position the ledger had, and the store has no more: another program deleted it.
-        given: digest of the offsets that the user gave to an earlier start; empty if none.
+        given: digests of the offsets that the user gave to earlier starts, the newest last; see `rules.MAX_GIVEN`.
         queries: the number of the next batch of each streaming query with state, by the query's id.
         watermark_ms: the watermark of the last batch, if that is of a query with state, and no position has moved
             since: the state of that query can be built again from there. Milliseconds since 1970; None if not.
@@ -115,7 +115,7 @@ class Snapshot:
     landed: Mapping[str, Landed] = field(default_factory=lambda: _NOWHERE)
     unsettled: Batch | None = None
     missing: frozenset[TopicPartition] = frozenset()
-    given: str = ""
+    given: tuple[str, ...] = ()
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
     watermark_ms: int | None = None
     outputs: Mapping[str, Output] = field(default_factory=lambda: NO_OUTPUTS)

@@ -44,7 +44,7 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
         unsettled=found.unsettled
         and snapshot.unsettled  # that release does not say which partitions were moved, so it may be all
         and replace(found.unsettled, program=None, moved=tuple(sorted(snapshot.unsettled.partitions))),
-        given="",
+        given=(),
         outputs={},
         forgotten=NO_POSITIONS,
         format=number,

@@ -90,6 +90,7 @@ from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMism
 Targets = Mapping[str, str]
 NO_TARGETS: Targets = MappingProxyType({})
 NOTHING_LANDED: Mapping[str, Landed] = MappingProxyType({})
+MAX_GIVEN = 20  # digests of offsets given by hand: a rollback goes back over fewer releases with such offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +448,10 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
         )
     outcome = _move(snapshot, event.positions, event.queries)
     outcome = _with_cuts(outcome, event.cuts)
-    return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given), mirror=event.mirror)
+    given = snapshot.given
+    if event.given:
+        given = (*(each for each in given if each != event.given), event.given)[-MAX_GIVEN:]
+    return replace(outcome, after=replace(outcome.after, given=given), mirror=event.mirror)
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:

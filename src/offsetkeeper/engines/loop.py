@@ -166,7 +166,7 @@ class Loop:
                 return plan  # the run is asked to stop: all is left to the next start, also the offsets that are given
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
             if fate in {Fate.FINISH, Fate.DROP} or self.ledger.snapshot.positions != stood:
-                plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()
+                plan = self._plan(replace(self.ledger.snapshot, given=()), given).check()
             waiting = self.ledger.snapshot.pending
             busy = waiting.partitions if waiting else set()
             places = {tp: at for tp, at in plan.places.items() if tp not in busy}
@@ -192,13 +192,13 @@ class Loop:
             guard.check(plan, {**positions, **plan.places}, queries, pending if fate is Fate.WAIT else None)
         return fate, query, plan, given
 
-    def _given(self, guard: Guard | None) -> tuple[str, Offsets]:
-        """Return the digest of the offsets if an earlier start had them too, and the offsets that this start sets."""
+    def _given(self, guard: Guard | None) -> tuple[tuple[str, ...], Offsets]:
+        """Return the digests of earlier starts if one had these offsets too, and the offsets that this start sets."""
         given, found = self.asked.given, self.ledger.snapshot
-        if not given or found.given != digest_of(given) or (guard is not None and guard.begins()):
-            return "", given  # a new checkpoint is a new word: results are built again from there
+        if digest_of(given) not in found.given or (guard is not None and guard.begins()):
+            return (), given  # a new checkpoint is a new word: results are built again from there
         if all(tp in found.positions and found.positions[tp].offset == offset for tp, offset in given.items()):
-            return "", {}  # the start that set them died before its first commit
+            return (), {}  # the start that set them died before its first commit
         return found.given, given
 
     @contextmanager

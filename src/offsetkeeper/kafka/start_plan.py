@@ -124,7 +124,7 @@ def ask_plan(
             _first(cluster, subscription.start, known, bounds),
             topics.pattern is not None,
             given or {},
-            ledger.given == digest_of(given or {}),
+            digest_of(given or {}) in ledger.given,
         ),
         missing=ledger.missing,
         others={tp: at for tp, at in known.items() if tp not in positions},

@@ -59,6 +59,7 @@ _told = positions.map(lambda at: at._replace(leader_epoch=None))  # a history ha
 times = st.integers(0, LATEST_MS)
 _owners = st.builds(Owner, words, _counts, words)
 _epochs = st.tuples(_counts, _counts, _counts)
+_digests = st.lists(st.text("0123456789abcdef", min_size=1, max_size=16), max_size=3, unique=True)
 _query_ids = st.uuids().map(str)
 _queries = st.dictionaries(_query_ids, _counts, max_size=2)
 
@@ -120,7 +121,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         change_id=draw(words),
         landed=draw(st.dictionaries(words, st.builds(Landed, _counts, words), max_size=2)),
         unsettled=unsettled,
-        given=draw(words),
+        given=tuple(draw(_digests)),
         queries={**before.queries, **draw(_queries)},
         watermark_ms=draw(st.none() | _counts),
         outputs=draw(st.dictionaries(words, st.builds(Output, words, words), max_size=2)),

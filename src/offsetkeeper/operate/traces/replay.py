@@ -41,7 +41,7 @@ def _by_acquire(_: Snapshot, after: Snapshot, __: Entry) -> Events:
 
 def _by_place(before: Snapshot, after: Snapshot, entry: Entry) -> Events:
     placed, counted = _set(before, after), _counted(entry)
-    return [rules.Place(placed, given, counted, entry.cuts, entry.mirror) for given in {after.given, ""}]
+    return [rules.Place(placed, given, counted, entry.cuts, entry.mirror) for given in {*after.given[-1:], ""}]
 
 
 def _by_begin(before: Snapshot, after: Snapshot, _: Entry) -> Events:
