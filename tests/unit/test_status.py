@@ -14,6 +14,7 @@ from offsetkeeper.operate.lag import Lag, measure
 from offsetkeeper.operate.status import Point, Status, commit_interval_s, status, thinned
 
 A = TopicPartition("a", 0)
+ADDED, OTHER = TopicPartition("a", 1), TopicPartition("b", 0)
 NOW = 1_700_000_000_000
 HELD = Snapshot("g", version=9, owner=Owner("me", 1), positions={A: Position(5)})
 FREE = Snapshot("g", version=9, positions={A: Position(5)})
@@ -74,11 +75,29 @@ def test_the_pause_between_two_runs_is_no_commit_interval() -> None:
 
 def test_records_in_a_partition_that_was_added_while_nobody_is_there_are_a_stopped_group() -> None:
     """Retention would take them before anybody is told. A topic that the group never read does not count."""
-    added, other = TopicPartition("a", 1), TopicPartition("b", 0)
-    for tp, word in ((added, Status.STOPPED), (other, Status.OK)):
+    for tp, word in ((ADDED, Status.STOPPED), (OTHER, Status.OK)):
         lags = measure(FREE.positions, {A: Bounds(0, 5), tp: Bounds(0, 3)}, NOW)
         assert status(FREE, lags, commits(5, ago_s=60), NOW) is word
-        assert status(HELD, lags, commits(5, ago_s=60), NOW) is Status.OK
+        assert status(HELD, lags, commits(5, ago_s=20), NOW) is Status.OK  # the run may read it in its next batch
+
+
+def test_a_run_that_was_killed_before_a_partition_was_added_is_stalled() -> None:
+    """Its ledger keeps its owner, and the first record there has no known age. A topic never read does not count."""
+    for tp, word in ((ADDED, Status.STALLED), (OTHER, Status.OK)):
+        lags = measure(HELD.positions, {A: Bounds(0, 5), tp: Bounds(0, 1_000_000)}, NOW)
+        assert status(HELD, lags, commits(5, ago_s=5 * 86_400), NOW) is word
+        assert status(HELD, lags, commits(3600, ago_s=7000), NOW) is Status.OK
+
+
+def test_runs_that_end_before_they_begin_to_read_a_partition_that_was_added_are_failing() -> None:
+    lags = measure(HELD.positions, {A: Bounds(0, 5), ADDED: Bounds(0, 3)}, NOW)
+    assert status(HELD, lags, [*attempts(4, "acquire"), *commits(5, ago_s=130)], NOW) is Status.FAILING
+    assert status(HELD, lags, [*attempts(3, "acquire"), *commits(5, ago_s=130)], NOW) is Status.OK
+
+
+def test_runs_that_commit_none_of_the_records_without_a_time_are_failing() -> None:
+    undated = measure(HELD.positions, {A: Bounds(0, 15)}, NOW)
+    assert status(HELD, undated, [*attempts(4, "acquire"), *commits(5, ago_s=130)], NOW) is Status.FAILING
 
 
 def test_records_that_wait_with_nobody_there_are_a_stopped_group() -> None:

@@ -8,12 +8,11 @@ The rules are checked in this order; the first one that holds gives the status:
     rewound       resets since the newest commit have moved a position back from where that commit left it: what was
                   read before is unread again; but a run that began since may be failing or stalled, or ok if it waits
                   for records
-    failing       records wait, and three runs in a row that could have read them ended without a commit; for a job that
-                  a scheduler starts, one run is enough
-    stopped       records wait, also in a partition that no run has begun to read, and no run holds the group; a
-                  scheduled job between two runs is not stopped
+    failing       records are unread, and three runs in a row that could have read them ended without a commit; for a
+                  job that a scheduler starts, one run is enough
+    stopped       records are unread, and no run holds the group; a scheduled job between two runs is not stopped
     output away   a run holds the group and waits for an output; the newest entry of the history says since when and why
-    stalled       records wait, a run holds the group, and it has been silent for three usual commit intervals
+    stalled       records are unread, a run holds the group, and it has been silent for three usual commit intervals
     held back     a transaction has been open for 15 minutes, and no record after it can be read
     growing       the first unread record is older than the usual commit interval, and the lowest backlog rose from
                   interval to interval, four in a row, to more than the highest backlog of the first
@@ -21,6 +20,8 @@ The rules are checked in this order; the first one that holds gives the status:
                   usual time from run to run of a job
     ok            none of the above
 
+Records of a partition that no run has begun to read are unread too. If the age of an unread record is not known, as of
+those, it counts as old: nobody else would tell that a run which was killed does not read them.
 The usual commit interval comes from the group's history: nine of ten of the newest pauses between two commits, or
 between the start of a run and its first commit, are not longer. So a group that commits once a day is not stalled at
 noon. If fewer than four pauses are known, ten minutes replace the three intervals.
@@ -122,15 +123,16 @@ def status(
     """
     waiting = sum(lag.records or 0 for lag in lags)
     topics = {tp.topic for tp in snapshot.positions}  # a start reads their new partitions too
-    new = any(lag.without_commit for lag in lags if lag.topic_partition.topic in topics)
+    unread = [lag for lag in lags if lag.records or (lag.without_commit and lag.topic_partition.topic in topics)]
     oldest_s = max((lag.seconds for lag in lags if lag.seconds is not None), default=0.0)
     interval_s, schedule_s = commit_interval_s(entries), run_interval_s(entries)
     held, missing_s = snapshot.owner is not None, _MISSING * (schedule_s or 0.0)
     far_s = _FAR_S if interval_s is None else _FAR * interval_s
     between_runs = not held and schedule_s is not None and _ago_s(_newest_run(entries), now_ms) <= missing_s
-    fruitless = _fruitless(snapshot, oldest_s, entries, now_ms)
-    failing = bool(waiting) and fruitless >= (_FRUITLESS if schedule_s is None else 1)
-    stalled = bool(waiting) and held and _silence_s(lags, entries, now_ms) > far_s
+    unread_s = math.inf if any(lag.seconds is None for lag in unread) else oldest_s
+    fruitless = _fruitless(snapshot, unread_s, entries, now_ms)
+    failing = bool(unread) and fruitless >= (_FRUITLESS if schedule_s is None else 1)
+    stalled = bool(unread) and held and _silence_s(unread_s, entries, now_ms) > far_s
     apart_s = interval_s or _UNKNOWN_S
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
@@ -140,7 +142,7 @@ def status(
         and (bool(waiting) or not held)
         and not (failing or stalled),
         Status.FAILING: failing,
-        Status.STOPPED: (waiting > 0 or new) and not held and not between_runs and snapshot.version > 0,
+        Status.STOPPED: bool(unread) and not held and not between_runs and snapshot.version > 0,
         Status.OUTPUT_AWAY: held and bool(entries) and entries[0].event == "wait",
         Status.STALLED: stalled,
         Status.HELD_BACK: any((lag.held_back_s or 0.0) > OPEN_S for lag in lags),
@@ -224,10 +226,10 @@ def _refused(lags: Sequence[Lag]) -> bool:
     return standings == {Standing.GONE} or not standings.isdisjoint(_STOPPING)
 
 
-def _fruitless(snapshot: Snapshot, oldest_s: float, entries: Sequence[Entry], now_ms: int) -> int:
+def _fruitless(snapshot: Snapshot, unread_s: float, entries: Sequence[Entry], now_ms: int) -> int:
     """Return how many runs have ended since the newest commit or reset although records waited at their start."""
     since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, entries)
-    begun = sum(entry.event == "acquire" and _ago_s(entry, now_ms) <= oldest_s for entry in since)
+    begun = sum(entry.event == "acquire" and _ago_s(entry, now_ms) <= unread_s for entry in since)
     return begun - (snapshot.owner is not None)
 
 
@@ -244,11 +246,9 @@ def _newest_run(entries: Sequence[Entry]) -> Entry:
     return next(entry for entry in entries if entry.event in {"acquire", "release"})
 
 
-def _silence_s(lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> float:
+def _silence_s(unread_s: float, entries: Sequence[Entry], now_ms: int) -> float:
     """Return how long the history got no entry while records waited to be read."""
-    ages = [lag.seconds for lag in lags if lag.records]
-    waited_s = math.inf if None in ages else max((age for age in ages if age is not None), default=0.0)
-    return min(waited_s, _ago_s(entries[0], now_ms)) if entries else 0.0
+    return min(unread_s, _ago_s(entries[0], now_ms)) if entries else 0.0
 
 
 def _usual(pauses: Sequence[float]) -> float:

@@ -25,7 +25,8 @@ MEANINGS: Mapping[Status, str] = {
         "failing or stalled"
     ),
     Status.FAILING: (
-        "records wait, and the newest three runs ended without a commit; of a scheduled job, the newest one"
+        "records wait, also in a partition that was added, and the newest three runs ended without a commit; of a "
+        "scheduled job, the newest one"
     ),
     Status.STOPPED: (
         "records wait, also in a partition that was added, and no run holds the group; a scheduled job is not stopped "
@@ -36,7 +37,8 @@ MEANINGS: Mapping[Status, str] = {
         "newest line of the history says since when"
     ),
     Status.STALLED: (
-        "records wait, and the run that holds the group has committed nothing for three usual commit intervals"
+        "records wait, also in a partition that was added, and the run that holds the group has committed nothing for "
+        "three usual commit intervals"
     ),
     Status.HELD_BACK: "a transaction has been open for 15 minutes; the records behind it cannot be read",
     Status.GROWING: "the number of waiting records rose over four commit intervals in a row",
