@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper import Position, TopicPartition
+from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Snapshot
+from offsetkeeper.errors import NotAuthorized
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.monitor.alerts import Rule
+from offsetkeeper.monitor import kafka_poll
+from offsetkeeper.monitor.alerts import Rule, read_rules
 from offsetkeeper.monitor.app import group_json
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.formatting import clock
@@ -108,6 +112,39 @@ def test_a_store_that_was_never_there_is_said(kafka_server: KafkaServer, tmp_pat
         assert "The store is away" in server.text("/")
         assert up(server, "store") == 0
         assert server.client.get("/api/lag/shop").status_code == 503
+
+
+def test_a_topic_that_kafka_refuses_to_describe_is_not_readable_again_while_kafka_is_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = {name: scene.topic(1, 5) for name in ("shop", "orders")}
+    for name, topic in topics.items():
+        scene.group(name, topic, [2])
+    describe = KafkaCluster.describe
+
+    def refuse(self: KafkaCluster, asked: Iterable[str]) -> dict[str, TopicDescription]:
+        if topics["orders"] in (names := list(asked)):
+            raise NotAuthorized("no right to orders")
+        return describe(self, names)
+
+    monkeypatch.setattr(KafkaCluster, "describe", refuse)
+    readable = "offsetkeeper_group_readable"
+    with scene.server.proxy() as proxy, KafkaCluster(proxy.address, timeout_s=3) as cluster:
+        collector = Collector(scene.open(), cluster, read_rules([{"name": "spoilt", "unreadable": True}], "here"))
+        assert [each.state for each in collector.poll()] == ["fired"]
+        assert f'{readable}{{group="orders"}} 0.0' in exposition(collector.view).decode()
+        proxy.refuse()
+        assert collector.poll() == []
+        assert not collector.view.kafka.up
+        assert f"{readable}{{" not in exposition(collector.view).decode()
+        assert [alarm.key for alarm in collector.view.alarms] == [("spoilt", "orders")]
+        proxy.heal()
+        assert collector.poll() == []
+        assert f'{readable}{{group="orders"}} 0.0' in exposition(collector.view).decode()
+        assert f'{readable}{{group="shop"}} 1.0' in exposition(collector.view).decode()
+        monkeypatch.undo()
+        monkeypatch.setattr(kafka_poll, "_DESCRIBED_S", 0.0)
+        assert [each.state for each in collector.poll()] == ["resolved"]
 
 
 def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:

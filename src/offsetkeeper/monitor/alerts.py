@@ -51,7 +51,7 @@ class Measured(NamedTuple):
     """What rules compare; None if unknown.
 
     Attributes:
-        unreadable: the reason why the group cannot be read, or empty.
+        unreadable: the reason why the group cannot be read; empty if it was read and measured.
         undated: whether the age of some unread records is unknown: the oldest may be older than `seconds`.
     """
 
@@ -59,7 +59,7 @@ class Measured(NamedTuple):
     records: int | None
     seconds: float | None
     retention: float | None
-    unreadable: str = ""
+    unreadable: str | None = None
     undated: bool = False
 
 
@@ -139,7 +139,7 @@ def step(
         for group, key in ((name, Key(rule.name, name)) for name in _groups(rule, alarms, measured)):
             before, value = alarms.get(key), _value(rule, measured.get(group))
             unknown = group in measured and value is None
-            holds = bool(value) if rule.what == _UNREADABLE else None if unknown else _holds(rule, value)
+            holds = None if unknown else bool(value) if rule.what == _UNREADABLE else _holds(rule, value)
             alarm = before if holds is None else _next(rule, key, before, value, now_ms) if holds else None
             if alarm is not None:
                 after[key] = alarm

@@ -140,7 +140,8 @@ class Families(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
         yield from _of_the_poll(self._view)
-        readable = [([name], float(not sample.error)) for name, sample in self._view.groups.items()]
+        reasons = {name: each.measured(self._view.at_ms).unreadable for name, each in self._view.groups.items()}
+        readable = [([name], float(not reason)) for name, reason in reasons.items() if reason is not None]
         yield _family(READABLE, readable if self._view.store.up else ())
         groups = self._view.fresh()
         yield _family(TOPIC_SUM, sums_of_topics(groups, "records").items())

@@ -130,9 +130,12 @@ class GroupSample:
         return replace(self, lags=None, speeds={}, total=None, plan=None, ahead=None, status=None, bounds={})
 
     def measured(self, at_ms: int) -> Measured:
-        """Return what the rules of alarms ask; nothing is known of a group that was not read at `at_ms`."""
+        """Return what the rules of alarms ask.
+
+        Of a group that was not measured at `at_ms` only a reason why it cannot be read is known, if there is one.
+        """
         if self.total is None or self.lags_at_ms != at_ms:
-            return Measured(None, None, None, None, self.error)
+            return Measured(None, None, None, None, self.error or None)
         of = self.total
         new = of.without_commit if self.snapshot.version else 0  # without a ledger they may be left out on purpose
         waiting = None if of.waiting is None else of.waiting + new
