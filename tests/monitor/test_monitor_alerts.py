@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, read_rules, step
+from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, read_rules, step, vanished
 from offsetkeeper.operate.status import Status
 
 FAR = Rule("far", "records", limit=100)
@@ -80,12 +80,33 @@ def test_where_some_ages_are_not_known_the_others_raise_an_alarm_and_resolve_non
 
 
 def test_an_alarm_of_a_group_that_is_gone_is_resolved() -> None:
+    """It had no ledger here: other programs delete theirs as they like."""
     clock = Clock(FAR)
     clock.at(0, shop=seen(101))
     alarms, [notice] = step(clock.alarms, clock.rules, {}, 5000)
     assert alarms == {}
     assert (notice.state, notice.value) == ("resolved", None)
     assert notice.as_dict()["text"] == "resolved: far, group shop: it is gone"
+
+
+def test_a_group_that_is_gone_with_its_ledger_resolves_nothing() -> None:
+    """A store that was emptied is no reason to sleep."""
+    spoilt = Rule("spoilt", "unreadable")
+    clock = Clock(FAR, spoilt)
+    assert clock.at(0, shop=seen(101), till=BLIND._replace(unreadable="x")) == ["fired far shop", "fired spoilt till"]
+    alarms, notices = step(clock.alarms, clock.rules, {}, 5000, gone={"shop", "till"})
+    assert (alarms, notices) == (clock.alarms, [])
+    assert clock.at(10, shop=seen(), till=seen()) == ["resolved far shop", "resolved spoilt till"]
+
+
+def test_a_group_that_is_gone_is_told_once_by_the_first_rule_that_is_for_it() -> None:
+    rules = (Rule("till", "records", groups=("till",)), Rule("shops", "unreadable", groups=("shop*",)), FAR)
+    notices = vanished(rules[:2], ["shop", "till", "other"], 7)
+    assert [(each.state, *each.key) for each in notices] == [("gone", "shops", "shop"), ("gone", "till", "till")]
+    assert [(each.state, *each.key) for each in vanished(rules, ["other"], 7)] == [("gone", "far", "other")]
+    told = notices[0].as_dict()
+    assert (told["state"], told["value"], told["at_ms"]) == ("gone", None, 7)
+    assert told["text"] == "gone: shops, group shop: the store has its ledger no more"
 
 
 @pytest.mark.parametrize("status", list(Status))

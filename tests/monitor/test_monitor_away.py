@@ -21,6 +21,7 @@ from offsetkeeper.monitor.app import group_json
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.formatting import clock
 from offsetkeeper.monitor.metrics import exposition
+from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.operate.status import Status
 from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
@@ -145,6 +146,36 @@ def test_a_topic_that_kafka_refuses_to_describe_is_not_readable_again_while_kafk
         monkeypatch.undo()
         monkeypatch.setattr(kafka_poll, "_DESCRIBED_S", 0.0)
         assert [each.state for each in collector.poll()] == ["resolved"]
+
+
+def test_a_store_that_was_emptied_resolves_nothing_and_is_told(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    topic = scene.topic(1, 5)
+    for name in ("shop", "till"):
+        scene.group(name, topic, [2])
+    rules = read_rules(
+        [{"name": "down", "status": "stopped", "groups": ["shop"]}, {"name": "far", "records": 9}], "here"
+    )
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster, rules)
+        assert [(each.state, *each.key) for each in collector.poll()] == [("fired", "down", "shop")]
+        with sqlite3.connect(scene.store.removeprefix("sqlite:///")) as connection:
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                connection.execute(f"DELETE FROM {name}")  # noqa: S608 - ours
+        connection.close()
+        told = [(each.state, *each.key) for each in collector.poll()]
+        assert told == [("gone", "down", "shop"), ("gone", "far", "till")]
+        assert collector.poll() == []
+        assert list(collector.view.gone) == ["shop", "till"]
+        assert [alarm.key for alarm in collector.view.alarms] == [("down", "shop")]
+        page = Pages("store", "kafka", every_s=5, changes=False).groups(collector.view)
+        assert "Gone from the store: <bdi>shop</bdi>, <bdi>till</bdi>" in page
+        assert "no groups yet" not in page
+        scene.group("shop", topic, [5])
+        assert [(each.state, *each.key) for each in collector.poll()] == [("resolved", "down", "shop")]
+        assert list(collector.view.gone) == ["till"]
+    assert [text for text in caplog.messages if "no more" in text] == [
+        f"the store has the ledger of group {name!r} no more" for name in ("shop", "till")
+    ]
 
 
 def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:

@@ -236,6 +236,10 @@ def test_an_empty_folder_is_a_store_only_where_somebody_has_said_so(tmp_path: Pa
         Refused, match=r"has no ledger.*its file system is not mounted.*offsetkeeper init --store 'file:"
     ):
         FolderStore(f"file://{tmp_path}/mount").apply(rewind(Snapshot("g"), 1))
+    for one in (store, FolderStore(f"file://{tmp_path}/mount")):
+        for look in (one.groups, lambda: one.load("g"), lambda: one.history("g")):  # noqa: B023 - at once
+            with pytest.raises(Refused, match="its file system is not mounted"):
+                look()
     assert list((tmp_path / "mount").iterdir()) == []
     (tmp_path / "mount").rmdir()
     away.rename(tmp_path / "mount")

@@ -69,6 +69,22 @@ class TestTables(TablesSuite):
         return Tables(lambda more: SQLiteStore(f"sqlite:///{path}?timeout=20&{more}"), ask)
 
 
+def test_a_file_that_is_gone_is_no_store_without_groups(tmp_path: Path) -> None:
+    """Who watches the groups would take them for gone, one by one. A file that was never there is a new store."""
+    path = tmp_path / "offsets.db"
+    store = SQLiteStore(f"sqlite:///{path}")
+    assert store.groups() == []
+    store.apply(rewind(Snapshot("g"), 5))
+    assert store.groups() == ["g"]
+    away = path.rename(tmp_path / "away.db")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"offsets\.db is gone: it was there before"):
+            store.groups()
+    away.rename(path)
+    assert store.groups() == ["g"]
+    store.close()
+
+
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"folder .* does not exist"):
         SQLiteStore(f"sqlite:///{tmp_path}/none/offsets.db").load("g")

@@ -4,8 +4,10 @@ state      and then                                     becomes    told
 quiet      the rule's condition holds                   pending    -
 pending    it has held for `for_s` (at once where 0)    firing     fired
 pending    it holds no more                             quiet      -
-firing     it holds no more, or the group is gone       quiet      resolved
+firing     it holds no more                             quiet      resolved
 any        whether it holds cannot be known             the same   -
+any        the group is gone with its ledger            the same   gone, once for a group
+any        the group is gone, and had no ledger here    quiet      resolved
 """
 
 from __future__ import annotations
@@ -80,9 +82,9 @@ class Alarm(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A notice to send: an alarm fired, or was resolved."""
+    """A notice to send: an alarm fired, or was resolved, or a group is gone."""
 
-    state: Literal["fired", "resolved"]
+    state: Literal["fired", "resolved", "gone"]
     key: Key
     rule: Rule
     at_ms: int
@@ -91,9 +93,6 @@ class Notice(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; `text` says all of it in a sentence."""
         limit = sorted(self.rule.statuses) if self.rule.what == "status" else self.rule.limit
-        found = f"{self.rule.what} is {_short(self.value)}" if self.value is not None else "it is gone"
-        if self.rule.what == _UNREADABLE:
-            found = f"it cannot be read: {self.value}" if self.value else "it can be read"
         return {
             "state": self.state,
             "rule": self.rule.name,
@@ -102,8 +101,16 @@ class Notice(NamedTuple):
             "value": self.value,
             "limit": limit,
             "at_ms": self.at_ms,
-            "text": f"{self.state}: {self.rule.name}, group {self.key.group}: {found}",
+            "text": f"{self.state}: {self.rule.name}, group {self.key.group}: {self._found}",
         }
+
+    @property
+    def _found(self) -> str:
+        if self.value is None:
+            return "the store has its ledger no more" if self.state == "gone" else "it is gone"
+        if self.rule.what == _UNREADABLE:
+            return f"it cannot be read: {self.value}" if self.value else "it can be read"
+        return f"{self.rule.what} is {_short(self.value)}"
 
 
 Alarms = Mapping[Key, Alarm]
@@ -123,7 +130,11 @@ def read_rules(raw: Iterable[Any], where: str) -> tuple[Rule, ...]:
 
 
 def step(
-    alarms: Alarms, rules: Sequence[Rule], measured: Mapping[str, Measured], now_ms: int
+    alarms: Alarms,
+    rules: Sequence[Rule],
+    measured: Mapping[str, Measured],
+    now_ms: int,
+    gone: Collection[str] = (),
 ) -> tuple[dict[Key, Alarm], list[Notice]]:
     """Return the alarms after a poll, and what to tell because of it.
 
@@ -132,13 +143,14 @@ def step(
         rules: all rules.
         measured: every group there is, by name.
         now_ms: milliseconds since 1970.
+        gone: groups that are gone from the store with their ledgers: nobody knows whether a condition holds.
     """
     after: dict[Key, Alarm] = {}
     notices: list[Notice] = []
     for rule in rules:
         for group, key in ((name, Key(rule.name, name)) for name in _groups(rule, alarms, measured)):
             before, value = alarms.get(key), _value(rule, measured.get(group))
-            unknown = group in measured and value is None
+            unknown = value is None and (group in measured or group in gone)
             holds = None if unknown else bool(value) if rule.what == _UNREADABLE else _holds(rule, value)
             alarm = before if holds is None else _next(rule, key, before, value, now_ms) if holds else None
             if alarm is not None:
@@ -147,6 +159,18 @@ def step(
             if was != now:
                 notices.append(Notice("fired" if now else "resolved", key, rule, now_ms, value))
     return after, notices
+
+
+def vanished(rules: Sequence[Rule], groups: Iterable[str], now_ms: int) -> list[Notice]:
+    """Return what to tell of groups that are gone with their ledgers: once for each, by the first rule that is for it.
+
+    Args:
+        rules: all rules.
+        groups: names of those that were there at the poll before.
+        now_ms: milliseconds since 1970.
+    """
+    first = {name: next((rule for rule in rules if _is_for(rule, name)), None) for name in sorted(groups)}
+    return [Notice("gone", Key(rule.name, name), rule, now_ms, None) for name, rule in first.items() if rule]
 
 
 def unmatched(rules: Sequence[Rule], groups: Collection[str]) -> list[tuple[str, str]]:
@@ -163,8 +187,11 @@ def _next(rule: Rule, key: Key, before: Alarm | None, value: float | str | None,
 
 def _groups(rule: Rule, alarms: Alarms, measured: Mapping[str, Measured]) -> list[str]:
     gone = {key.group for key in alarms if key.rule == rule.name} - measured.keys()
-    chosen = {name for name in measured if any(fnmatchcase(name, pattern) for pattern in rule.groups)}
-    return sorted(chosen | gone)
+    return sorted({name for name in measured if _is_for(rule, name)} | gone)
+
+
+def _is_for(rule: Rule, group: str) -> bool:
+    return any(fnmatchcase(group, pattern) for pattern in rule.groups)
 
 
 def _value(rule: Rule, found: Measured | None) -> float | str | None:

@@ -20,7 +20,7 @@ from offsetkeeper.core.plan import FirstOffsets, Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched
+from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched, vanished
 from offsetkeeper.monitor.day import past
 from offsetkeeper.monitor.history import read_on
 from offsetkeeper.monitor.kafka_poll import KafkaPoll, KafkaSample, OfTopic
@@ -60,7 +60,7 @@ class Collector:
     def poll(self) -> list[Notice]:
         """Poll once, replace the view, and return the notices of alarms to send."""
         start, at_ms, before = environment.monotonic(), environment.now_ms(), self.view
-        groups, store_error = dict(before.groups), ""
+        groups, store_error, gone = dict(before.groups), "", before.gone
         kafka_error = "" if before.kafka.up else before.kafka.error
         try:
             read = [self._read_group(name, at_ms) for name in self._store.groups()]
@@ -73,8 +73,10 @@ class Collector:
         notices: list[Notice] = []
         if not store_error:
             self._tell_rules(groups)
+            gone = before.gone_from(groups)
             measured = {name: sample.measured(at_ms) for name, sample in groups.items()}
-            self._alarms, notices = step(self._alarms, self._rules, measured, at_ms)
+            self._alarms, notices = step(self._alarms, self._rules, measured, at_ms, gone)
+            notices += self._tell_gone([name for name in gone if name not in before.gone], at_ms)
         self.view = View(
             before.number + 1,
             at_ms,
@@ -83,6 +85,7 @@ class Collector:
             before.kafka.after(kafka_error, at_ms),
             groups,
             tuple(alarm for _, alarm in sorted(self._alarms.items()) if alarm.firing),
+            gone=gone,
         )
         _say_changes(before, self.view)
         return notices
@@ -92,6 +95,12 @@ class Collector:
         for rule, pattern in () if self._rules_told else unmatched(self._rules, groups):
             log.warning("rule %r of the alarms is for %r: the store has no such group yet", rule, pattern)
         self._rules_told = True
+
+    def _tell_gone(self, groups: Sequence[str], at_ms: int) -> list[Notice]:
+        """Log which groups are gone, and return the notices: an emptied store looks like one where all is well."""
+        for name in groups:
+            log.error("the store has the ledger of group %r no more", name)
+        return vanished(self._rules, groups, at_ms)
 
     def _read_group(self, name: str, at_ms: int) -> GroupSample:
         before = self.view.groups.get(name) or GroupSample(0, Snapshot(name))

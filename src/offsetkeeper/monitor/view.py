@@ -6,7 +6,7 @@ Everything that is served comes from the newest view.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -192,6 +192,7 @@ class View:
         store, kafka: whether they answered.
         groups: by name; of a store that is away, those of the last poll that could be had.
         alarms: of all rules, those that fire now.
+        gone: names of groups that had a ledger at an earlier poll, and are not in the store any more.
         looked_at_ms: of an overdue view when its poll began.
     """
 
@@ -203,6 +204,7 @@ class View:
     groups: Mapping[str, GroupSample] = field(default_factory=lambda: MappingProxyType({}))
     alarms: Sequence[Alarm] = ()
     looked_at_ms: int | None = None
+    gone: Sequence[str] = ()
 
     @property
     def looked_ms(self) -> int:
@@ -213,6 +215,11 @@ class View:
         """Return the view after a poll that reached neither store nor Kafka: its values are too old."""
         store, kafka = self.store.after(error, at_ms), self.kafka.after(error, at_ms)
         return replace(self, at_ms=at_ms, store=store, kafka=kafka, looked_at_ms=self.looked_ms)
+
+    def gone_from(self, groups: Collection[str]) -> tuple[str, ...]:
+        """Return the groups that had a ledger up to this poll, and are not among those of the next one."""
+        had = {name for name, sample in self.groups.items() if sample.snapshot.version}
+        return tuple(sorted({*had, *self.gone}.difference(groups)))
 
     def fresh(self) -> dict[str, GroupSample]:
         """Return the groups that were read at this very poll, with nothing that is older."""

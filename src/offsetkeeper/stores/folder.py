@@ -75,15 +75,17 @@ class _Folder:
 
     def folders(self) -> Sequence[str]:
         with self._failures(StoreUnavailable):
-            names = [name for name in os.listdir(self._root) if name != _TEMPORARY]  # noqa: PTH208 - as all of this file
-            return [name for name in names if os.path.isdir(self._root / name) and self._has_ledger(name)]  # noqa: PTH112 - as above
+            found = self._ledgers()
+            if not found and not self._is_store():
+                raise self._not_mounted()
+            return found
 
     def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - listing all is as cheap
         with self._failures(StoreUnavailable):
             try:
                 return list_folder(self._root / folder, self._root)
             except FileNotFoundError:
-                os.stat(self._root)  # noqa: PTH116 - raises if it is not mounted
+                self.folders()  # raises if it is not mounted
                 return []
 
     def read(self, folder: str, name: str) -> File | None:
@@ -162,16 +164,23 @@ class _Folder:
             return
         with self._failures(StoreUnavailable):
             self._known = self._is_store()
-            if not self._known and self.folders():  # of an older release
+            if not self._known and self._ledgers():  # of an older release
                 self._known = True
                 with suppress(PermissionError):
                     self._mark()
         if not self._known:
-            raise Refused(
-                f"{self._address}: the folder {self._root} has no ledger, and no mark of a store; nothing was written. "
-                "If a program has kept offsets there, its file system is not mounted: mount it. If the store is new, "
-                f"make it: offsetkeeper init --store '{self._address}'"
-            )
+            raise self._not_mounted()
+
+    def _not_mounted(self) -> Refused:
+        return Refused(
+            f"{self._address}: the folder {self._root} has no ledger, and no mark of a store; nothing was written. "
+            "If a program has kept offsets there, its file system is not mounted: mount it. If the store is new, "
+            f"make it: offsetkeeper init --store '{self._address}'"
+        )
+
+    def _ledgers(self) -> list[str]:
+        names = [name for name in os.listdir(self._root) if name != _TEMPORARY]  # noqa: PTH208 - as all of this file
+        return [name for name in names if os.path.isdir(self._root / name) and self._has_ledger(name)]  # noqa: PTH112 - as above
 
     def _is_store(self) -> bool:
         return os.path.exists(self._root / _MARKER)  # noqa: PTH110 - as all of this file, by os

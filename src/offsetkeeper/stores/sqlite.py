@@ -72,6 +72,7 @@ class SQLiteStore(TableStore):
         read, self.path = read_url(url)
         super().__init__(read)
         self._connections: Connections = Connections(self.path, self.address, self._settings, self._tables)
+        self._seen = False  # the file, by `groups`
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
@@ -79,6 +80,14 @@ class SQLiteStore(TableStore):
             connection.execute("BEGIN IMMEDIATE")
             self._write(connection, change)
             self._connections.commit(connection)
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`. A file that was there before and is gone is an error: its groups are not gone."""
+        here = self._connections.file() is not None
+        if self._seen and not here:
+            raise StoreUnavailable(f"{self.address}: the file {self.path} is gone: it was there before. Put it back")
+        self._seen = here
+        return super().groups()
 
     def identity(self) -> str:
         """See `TransactionalStore.identity`."""
