@@ -17,6 +17,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, Transform, TruncateTransform
 from pyiceberg.types import (
+    BinaryType,
     DecimalType,
     DoubleType,
     IntegerType,
@@ -206,6 +207,7 @@ REFUSED: dict[str, tuple[Callable[[Lake], Any], str]] = {
         "write.format.default is orc",
     ),
     "by fractions": (_partitioned(DoubleType(), IdentityTransform()), "partitioned by identity of of, which is double"),
+    "by the first bytes": (_partitioned(BinaryType(), TruncateTransform(3)), "by truncate.* of of, which is binary"),
     "by decimals": (_partitioned(DecimalType(5, 2), BucketTransform(2)), "by bucket.* of of, which is decimal"),
     "twice": (_partitioned(LongType(), IdentityTransform(), BucketTransform(2)), "two fields of its partitions are of"),
     "no table": (lambda _: None, "Iceberg table shop.orders of catalog 'lake' does not exist: create it first"),

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyiceberg import types as iceberg
-from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
+from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTransform, VoidTransform
 from pyspark.sql import types as spark
 
 from offsetkeeper.sinks.lake import LakeColumn
@@ -85,6 +85,8 @@ def _partitions_misfit(field: PartitionField, schema: Schema) -> str:
     kind = schema.find_type(field.source_id)
     if isinstance(field.transform, IdentityTransform):
         known = isinstance(kind, _IN_PARTITIONS)
+    elif isinstance(field.transform, TruncateTransform) and isinstance(kind, iceberg.BinaryType):
+        known = False  # pyiceberg-core cannot, and would blame each row
     else:  # pyiceberg-core ends the task where a decimal of Spark's rows is not at a multiple of 16 bytes
         known = not isinstance(kind, iceberg.DecimalType) and not isinstance(field.transform, _NO_PARTITIONS)
     if known:

@@ -19,13 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import __version__ as pyiceberg_version
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files, _get_field_from_arrow_table
 from pyiceberg.manifest import DataFile
-from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.transforms import DayTransform, Transform, TruncateTransform
+from pyiceberg.types import IcebergType, IntegerType, LongType, TimestampType, TimestamptzType
 
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError, SinkMismatch
-from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks
+from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks, record_of
 from offsetkeeper.sinks.synced import sync
 
 RESULT = "file binary, host string"
@@ -123,6 +125,48 @@ def local(locations: Iterable[str]) -> list[str]:
     return [path for scheme, _, path in parsed if scheme == "file"]
 
 
+class Misplaced(NamedTuple):
+    """A row that pyiceberg would put where readers do not look for it.
+
+    Attributes:
+        row: number of the row.
+        why: what is wrong with its value.
+    """
+
+    row: int
+    why: str
+
+
+def misplaced(metadata: TableMetadata, rows: pa.Table) -> Misplaced | None:
+    """Return the first row whose partition pyiceberg works out wrong, or None.
+
+    Args:
+        metadata: the table's metadata.
+        rows: rows with the columns that its partitions are of.
+    """
+    schema = metadata.schema()
+    for field_ in metadata.spec().fields:
+        name, kind = schema.find_column_name(field_.source_id) or "", schema.find_type(field_.source_id)
+        values = _get_field_from_arrow_table(rows, name)
+        wrong = _in_wrong_partition(values, field_.transform, kind)
+        row = -1 if wrong is None else pc.index(wrong, value=True).as_py()
+        if row >= 0:
+            why = f"which pyiceberg puts into a wrong partition by {field_.transform}"
+            return Misplaced(row, f"column {name} has {values[row]}, {why}")
+    return None
+
+
+def _in_wrong_partition(values: pa.ChunkedArray, transform: Transform[Any, Any], kind: IcebergType) -> Any:
+    """Return of each value whether its partition is wrong; None if all are right. A test compares all transforms."""
+    if isinstance(transform, DayTransform) and isinstance(kind, TimestampType | TimestamptzType):
+        # It cuts seconds toward zero: before 1970 the last second of a day is in the next one.
+        days = pc.floor_temporal(values.cast(pa.timestamp("us")), unit="day").cast(pa.date32())
+        return pc.not_equal(transform.pyarrow_transform(kind)(values).cast(pa.int32()), days.cast(pa.int32()))
+    if isinstance(transform, TruncateTransform) and isinstance(kind, IntegerType | LongType):
+        return pc.greater(transform.pyarrow_transform(kind)(values), values)  # near the least number it wraps
+    return None
+
+
 class _Begun:
     """Opens files, and notes the locations of those that it writes."""
 
@@ -182,6 +226,10 @@ class _Writing:
                     f"{self._place.name}: column {name} has a time before the year 1 or after 9999, which pyiceberg "
                     "cannot write: replace it in the frame; nothing was written"
                 )
+        found = misplaced(self._metadata, pa.Table.from_batches([rows]))
+        if found is not None:
+            record = record_of(batch, found.row, self._plan.schema.names)
+            raise RowMismatch(f"{self._place.name}: {record}{found.why}: replace it in the frame; nothing was written")
         return rows
 
     def _flush(self) -> None:

@@ -14,7 +14,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import DateType, IntegerType, LongType, StringType
 
-from offsetkeeper.sinks.iceberg.task import local
+from offsetkeeper.errors import SinkMismatch
+from offsetkeeper.sinks.iceberg.task import local, misplaced
 from offsetkeeper.sinks.synced import sync
 
 _AT_LEAST: Any = GreaterThanOrEqual  # their types say that arguments need names, which they do not take
@@ -48,6 +49,9 @@ def without_keys(table: Table, staged: Sequence[DataFile], key: Sequence[str]) -
         table: the table.
         staged: files with the rows of a batch, one of each key.
         key: names of the columns of the key.
+
+    Raises:
+        SinkMismatch: another row of such a file would come into a wrong partition.
     """
     anew = Anew([], [])
     for file in staged:
@@ -57,6 +61,14 @@ def without_keys(table: Table, staged: Sequence[DataFile], key: Sequence[str]) -
         kept = _not_in(_read(table, [scanned], key), keys)
         if not pc.all(kept).as_py():
             left = _read(table, [scanned], [field.name for field in table.schema().fields]).filter(kept)
+            found = misplaced(table.metadata, left) if left.num_rows else None
+            if found is not None:
+                anew.discard(table)
+                raise SinkMismatch(
+                    f"Iceberg table {'.'.join(table.name()[-2:])}: a row that is there, beside one with a key of the "
+                    f"batch, must be written anew, but {found.why}: take this row out of {scanned.file.file_path} with "
+                    "another program; nothing was written"
+                )
             anew.old.append(scanned.file)
             if left.num_rows:
                 anew.new.extend(_dataframe_to_data_files(table.metadata, left, table.io))
