@@ -14,7 +14,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position
-from offsetkeeper.errors import RowMismatch
+from offsetkeeper.errors import Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table, few
 from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey
 from offsetkeeper.stores import open_store
@@ -209,3 +209,57 @@ def test_a_value_that_only_the_server_refuses_is_the_fault_of_its_row_and_its_co
     with pytest.raises(RowMismatch, match=r"column c0|`c0`"):
         Table(shop.url, "notes").rows.write(frame, batch)
     assert shop.ask("select count(*) from notes") == [(0,)]
+
+
+MODIFY = "alter table orders modify item varchar(20) character set utf8mb4"
+ALTERED = {
+    "postgres": {
+        "rounded": "alter table orders alter column price type numeric(10, 2)",
+        "without its zone": "alter table orders alter column seen type timestamp",
+        "another table": "alter table orders rename to old; create table orders (like old including all)",
+        "a trigger": "create trigger seen before insert on orders for each row execute function seen()",
+    },
+    "mysql": {
+        "rounded": "alter table orders modify price decimal(10, 2)",
+        "without its microseconds": "alter table orders modify seen timestamp null",
+        "blanks that count": f"{MODIFY} collate utf8mb4_nopad_bin",
+        "another key": "alter table orders add unique (price)",
+    },
+}
+NO_LONGER = {"rounded", "without its zone", "without its microseconds", "another key"}
+
+
+@pytest.mark.parametrize("rows", [3, LARGE], ids=["few", "staged"])
+@pytest.mark.parametrize("change", sorted({change for changes in ALTERED.values() for change in changes}))
+def test_a_table_that_is_altered_under_its_staged_rows_gets_none_of_them(
+    spark: SparkSession, ledger: Ledger, batch: Batch, shop: Shop, rows: int, change: str
+) -> None:
+    """A server casts them without a word; the next try fits the table as it is then, or is refused."""
+    kind = "postgres" if shop.url.startswith("postgres") else "mysql"
+    if change not in ALTERED[kind]:
+        pytest.skip("of the other server")
+    of_time = "timestamptz" if kind == "postgres" else "timestamp(6) null"
+    exact = "" if kind == "postgres" else " modify item varchar(20) character set utf8mb4 collate utf8mb4_bin,"
+    shop.ask(f"alter table orders{exact} add primary key (item), add price numeric(10, 4), add seen {of_time}")
+    if kind == "postgres":
+        shop.ask("create function seen() returns trigger language plpgsql as $$ begin return new; end $$")
+    table = Table(shop.url, "orders", mode="upsert", key=["item"])
+    assert isinstance(table.prepare(ledger.store, ONCE), Joiner)
+    frame = (
+        parts(spark, rows)
+        .selectExpr("*", "id + cast(0.2345 as decimal(10, 4)) as price", "timestamp_micros(id + 1500001) as seen")
+        .selectExpr("id", "item", "cast(price as decimal(10, 4)) as price", "seen")
+    )
+    finish = table.rows.stage(frame, batch)
+    shop.ask(ALTERED[kind][change])
+    with pytest.raises(SinkError, match="altered while rows were staged"), ledger.transaction(batch) as connection:
+        finish(connection)
+    assert shop.ask("select count(*) from orders") == [(0,)]
+    if change in NO_LONGER:
+        with pytest.raises((SinkMismatch, Refused)):
+            table.rows.stage(frame, batch)
+        return
+    finish = table.rows.stage(frame, batch)
+    with ledger.transaction(batch) as connection:
+        finish(connection)
+    assert shop.ask("select count(*) from orders where price = id + 0.2345") == [(rows,)]

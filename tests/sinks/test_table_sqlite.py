@@ -322,3 +322,17 @@ def test_a_locked_file_fails_the_batch(
 )
 def test_affinity_follows_sqlites_rules(declared: str, expected: str) -> None:
     assert affinity(declared) == expected
+
+
+def test_a_table_that_is_made_again_under_its_staged_rows_gets_none_of_them(
+    spark: SparkSession, ledger: Ledger, batch: Batch, database: str, execute: Query
+) -> None:
+    """Its new type would take the long text of digits for a number, and round it."""
+    execute("create table orders (code text)")
+    table, frame = Table(database, "orders"), spark.sql("select '12345678901234567890' as code")
+    finish = table.rows.stage(frame, batch)
+    execute("drop table orders")
+    execute("create table orders (code numeric)")
+    with pytest.raises(SinkError, match="altered while rows were staged"), ledger.transaction(batch) as connection:
+        finish(connection)
+    assert execute("select count(*) from orders") == [(0,)]

@@ -15,7 +15,7 @@ from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, needing_extra
 from offsetkeeper.core.urls import scheme_of, without_credentials
-from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatch, UnknownScheme
+from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkError, SinkMismatch, UnknownScheme
 from offsetkeeper.sinks.limits import PLACE, Limits
 from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
@@ -391,6 +391,11 @@ def merged_keys(target: Target, column: Column, why: str, remedy: str) -> Refuse
         f"table {target}: column {column.name} ({column.type}) of the key {why}, so rows of different keys would "
         f'replace one another: {remedy}, or give same_keys="as the column" if that is meant'
     )
+
+
+def altered(target: Target) -> SinkError:
+    """Return the error for a table that is not as it was when its rows were staged."""
+    return SinkError(f"table {target} was altered while rows were staged; nothing was written")
 
 
 def fewer_rows(target: Target, staged: int, inserted: int) -> Refused:

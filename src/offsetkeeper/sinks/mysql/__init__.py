@@ -108,7 +108,7 @@ class MySQLTable(StagedTable[Connection, Staging]):
         prefix, mine, name = self._names(batch, relation.schema, relation.name)
         drop(connection, left_overs(connection, relation.schema, mine))
         place = f"{quoted(relation.schema)}.{quoted(name)}"
-        staging = Staging(self._target, relation, prefix, place, fields, columns)
+        staging = Staging(address, self._target, relation, prefix, place, fields, columns)
         kept = limits_of_rows(fields, columns, self._target, limits_of)
         arguments = (self._database.executors, address, staging.statements(), kept, self._few(connection, relation))
         return staging, ship(task.insert_rows, arguments, _SHIPPED)

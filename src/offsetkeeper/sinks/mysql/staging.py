@@ -12,10 +12,10 @@ from offsetkeeper.clients.mysql import Connection, code_of
 from offsetkeeper.errors import OffsetkeeperError, RowMismatch
 from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.mysql import task
-from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, quoted
+from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, find_table, quoted
 from offsetkeeper.sinks.mysql.database import KEEP, RESTORE, SET
 from offsetkeeper.sinks.staging import Copied, check_attempts, check_inserted
-from offsetkeeper.sinks.table import ORDER, Target, changed, changed_keys, ordered, same_key
+from offsetkeeper.sinks.table import ORDER, Target, altered, changed, changed_keys, ordered, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
@@ -50,6 +50,7 @@ class Staging(NamedTuple):
     """A staging table, which a task makes if it has more than few rows, and how all rows get into the target.
 
     Attributes:
+        address: URL of the database, without credentials.
         target: the table as the user named it.
         relation: the table as the database has it.
         prefix: common prefix of the names of all staging tables of the group.
@@ -58,6 +59,7 @@ class Staging(NamedTuple):
         columns: the table's column for each field; None for a field that is not stored.
     """
 
+    address: str
     target: Target
     relation: Relation
     prefix: str
@@ -160,10 +162,24 @@ class Staging(NamedTuple):
         found = connection.execute(_COUNT.format(staging=self.name, done=_done(attempts))).fetchall()
         check_attempts(self.target, attempts, dict(found))
         inserted = connection.execute(self._statement(attempts)).rowcount
+        now = self._unaltered(connection)
         if self.target.mode == "append":
             check_inserted(self.target, sum(attempts.values()), inserted)
-        elif self.relation.triggers and not self.target.fewer_rows:
+        elif (self.relation.triggers or now.triggers) and not self.target.fewer_rows:
             self._check_keys(connection, attempts)
+
+    def _unaltered(self, connection: Connection) -> Relation:
+        """Return the table as it is now: the insert keeps it so until the transaction ends.
+
+        The server would round the rows to other types, and match keys by another collation.
+        """
+        now = find_table(connection, self.target, self.relation.schema, self.address)
+        kept = {(column.name, column.type, column.collation) for column in now.columns}
+        stored = {(column.name, column.type, column.collation) for column in self.columns if column is not None}
+        # A user who has rights on columns alone sees no indexes.
+        if not stored <= kept or (self.target.key and now.unique and now.unique != self.relation.unique):
+            raise altered(self.target)
+        return now
 
     def _check_keys(self, connection: Connection, attempts: Mapping[int, int]) -> None:
         """Check that the table has each key that was staged: no trigger has changed one."""

@@ -17,16 +17,17 @@ from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
     Relation,
-    check_parts,
+    check_key,
+    columns_of,
+    find_table,
     limits,
     limits_in_key,
-    losing_statement,
     staged_type,
 )
 from offsetkeeper.sinks.postgresql.source import Source, sent_along
 from offsetkeeper.sinks.postgresql.task import Statements
 from offsetkeeper.sinks.staging import Copied, check_attempts, check_inserted
-from offsetkeeper.sinks.table import ORDER, Target, changed, changed_keys, limits_of_rows, ordered, same_key
+from offsetkeeper.sinks.table import ORDER, Target, altered, changed, changed_keys, limits_of_rows, ordered, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
@@ -149,7 +150,7 @@ class Staging(NamedTuple):
         Raises:
             RowMismatch: several rows have the same key, and none is the last; or the table does not take a row.
             SinkMismatch: the table has changed, and does not take the frame any more.
-            SinkError: the rows were not written.
+            SinkError: the rows were not written; among others, the table was altered while they were staged.
             Refused: the table has got a partition that may lose or double its rows, or it leaves rows out.
         """
         try:
@@ -183,9 +184,7 @@ class Staging(NamedTuple):
         whole = changed(self.target, self._places)
         held = source.ask(connection, [_HELD.format(**self._parts(rows))])[0][0] if keys and not whole else 0
         counts = [_COUNT.format(rows=rows)] if source.staged else []
-        # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
-        results = source.ask(connection, [self._statement(rows), *keys, *counts], [losing_statement(self.relation)])
-        (inserted, _), *others, (_, losing) = results
+        (inserted, _), *others = source.ask(connection, [self._statement(rows), *keys, *counts])
         if source.staged:
             check_attempts(self.target, source.staged, dict(others.pop()[1]))
         if keys:
@@ -195,7 +194,20 @@ class Staging(NamedTuple):
                 raise changed_keys(self.target, staged, staged - found)
         elif self.target.mode == "append":
             check_inserted(self.target, count, inserted)
-        check_parts(losing, self.target, self.address)
+        self._check_unaltered(connection)
+
+    def _check_unaltered(self, connection: Connection) -> None:
+        """Look at the table again. The look comes last: until the transaction ends, its locks keep what got rows.
+
+        PostgreSQL would cast the rows to other types without a word, such as a time to one without its zone.
+        """
+        now = find_table(connection, self.target, self.address)
+        columns = columns_of(connection, now)
+        collations = check_key(connection, now, columns, self.target, self.address)
+        stored = {column for column in self.columns if column is not None}
+        before = (self.relation.oid, self.relation.triggers, self.collations)
+        if not stored <= {*columns} or (now.oid, now.triggers, collations) != before:
+            raise altered(self.target)
 
     def _statement(self, rows: sql.Composable) -> sql.Composed:
         return _MERGE.format(

@@ -37,6 +37,7 @@ from offsetkeeper.sinks.staging import check_inserted
 from offsetkeeper.sinks.table import (
     ORDER,
     Target,
+    altered,
     changed,
     changed_keys,
     limits_of_rows,
@@ -113,16 +114,18 @@ class SQLiteTable:
         statement = _statement(self._target, [names[place] for place in places])
 
         def finish(connection: Any) -> None:
+            if self._look(connection) != (found, collations):
+                raise altered(self._target)
             inserted = self._finish(connection, statement, staged.rows(places, order))
-            found = count = staged.count()
+            there = count = staged.count()
             nothing = statement.endswith(_NOTHING) and inserted < count
             if collations and not self._target.fewer_rows and (nothing or self._has_triggers(connection)):
                 keys = staged.rows([names.index(name) for name in self._target.key], [])
-                found = self._found(connection, keys, collations)
+                there = self._found(connection, keys, collations)
             # With no column but the key, rows that are there are not written again.
-            check_inserted(self._target, count, max(inserted, found) if nothing else inserted)
-            if found < count:
-                raise changed_keys(self._target, count, count - found)
+            check_inserted(self._target, count, max(inserted, there) if nothing else inserted)
+            if there < count:
+                raise changed_keys(self._target, count, count - there)
 
         return finish
 
