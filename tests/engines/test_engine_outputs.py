@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from typing import Any, cast
 
 import psycopg
+import pymysql
 import pytest
 from pyspark.sql import DataFrame
 
@@ -17,6 +18,7 @@ from offsetkeeper import Batch, open_store
 from offsetkeeper.core.store import TransactionalStore
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks import Idempotent, Outputs, Table
+from offsetkeeper.testing.mariadb import MariaDBServer
 from structured.dying import Died, DyingStore
 
 NewTopic = Callable[..., str]
@@ -232,9 +234,45 @@ def test_frames_must_have_the_names_of_the_outputs(lab: Lab, topic: NewTopic, na
     assert "begin" not in lab.events()
 
 
+@pytest.fixture
+def of_postgresql(database: str) -> tuple[str, Callable[[str], list[Any]]]:
+    """A URL, and a function that runs a statement and returns what it finds."""
+
+    def ask(statement: str) -> list[Any]:
+        with psycopg.connect(database) as connection:
+            found = connection.execute(statement.encode())
+            return found.fetchall() if found.description else []
+
+    return database, ask
+
+
+@pytest.fixture
+def of_mysql(mariadb_server: MariaDBServer) -> tuple[str, Callable[[str], list[Any]]]:
+    """The same."""
+    name, port = mariadb_server.create_database(), mariadb_server.port
+
+    def ask(statement: str) -> list[Any]:
+        settings: dict[str, Any] = {"host": "127.0.0.1", "port": port, "user": "root", "autocommit": True}
+        with pymysql.connect(**settings, database=name) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    return mariadb_server.url(name), ask
+
+
+LEFT = {
+    "of_postgresql": "select 1 from pg_class where relkind = 'r' and relname ~ '^offsetkeeper_[0-9a-f]{16}_'",
+    "of_mysql": "show tables where tables_in_{} regexp '^offsetkeeper_[0-9a-f]{{16}}_'",
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
 @pytest.mark.parametrize("shared", [False, True], ids=["two sinks", "one sink"])
-def test_two_outputs_of_one_batch_may_be_one_table(lab: Lab, topic: NewTopic, database: str, *, shared: bool) -> None:
+def test_two_outputs_of_one_batch_may_be_one_table(
+    lab: Lab, topic: NewTopic, request: pytest.FixtureRequest, kind: str, *, shared: bool
+) -> None:
     """Each stages its rows in a table of its own, and neither takes that of the other for left over."""
+    database, ask = request.getfixturevalue(kind)
     calls: list[Batch] = []
 
     def many(frame: DataFrame, batch: Batch) -> DataFrame:
@@ -242,16 +280,13 @@ def test_two_outputs_of_one_batch_may_be_one_table(lab: Lab, topic: NewTopic, da
         return frame.selectExpr("explode(sequence(1, 1500)) as n")  # a task gives fewer along with its answer
 
     lab.store = database
-    with psycopg.connect(database) as connection:
-        connection.execute("create table orders (n int)")
+    ask("create table orders (n int)")
     lab.produce(name := topic(), "a")
     one = Table(database, "orders")
     sink = Outputs(one=one, two=one if shared else Table(database, "orders"))
     run(lab, name, sink, many, guarantee="exactly_once")
     lab.produce(name, "b")
     run(lab, name, sink, many, guarantee="exactly_once")
-    with psycopg.connect(database) as connection:
-        assert connection.execute("select count(*), count(distinct n) from orders").fetchall() == [(6000, 1500)]
-        left = "select count(*) from pg_class where relkind = 'r' and relname ~ '^offsetkeeper_[0-9a-f]{16}_'"
-        assert connection.execute(left).fetchall() == [(0,)]
+    assert ask("select count(*), count(distinct n) from orders") == [(6000, 1500)]
+    assert ask(LEFT[kind].format(database.rpartition("/")[2]) if kind == "of_mysql" else LEFT[kind]) == []
     assert [batch.retry for batch in calls] == [False, False]

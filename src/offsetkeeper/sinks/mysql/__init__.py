@@ -72,7 +72,7 @@ class MySQLTable(StagedTable[Connection, Staging]):
         relation = self._database.run(self._look)
         marks = Marks(self._database, DIALECT, relation.schema, relation.name)
         if self._is_in_database_of(store, database_identity):
-            return within(self, marks)
+            return within(self._of_output(), marks)
         return apart(self, marks, guarantee)
 
     def _find(self, connection: Connection) -> Relation:
