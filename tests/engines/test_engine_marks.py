@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from typer.testing import CliRunner
 
 from engines.lab import LIMIT_S, Lab, Running
 from engines.marked import Died, Marked, Stall, dies
-from offsetkeeper import Policies, Position, Progress, TopicPartition
+from offsetkeeper import Batch, Policies, Position, Progress, TopicPartition
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import Landed
 from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkMismatch, SinkError, StartRefused
@@ -26,6 +27,7 @@ from offsetkeeper.operate.reset import apply_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import load_plan
 from offsetkeeper.operate.reset_words import notes_of
 from offsetkeeper.sinks import Outputs
+from offsetkeeper.sinks import Idempotent, Outputs
 
 NewTopic = Callable[..., str]
 ALL = {(partition, offset): 1 for partition in (0, 1) for offset in (0, 1)}
@@ -227,6 +229,81 @@ def test_an_output_that_a_redeploy_has_added_gets_a_dropped_batch_no_more(
 
         run(lab, name, Outputs(z=Marked(added, before=wakes_up), x=output), attempts=2)
     assert (Marked(added).counted(), output.counted()) == (ALL, ALL)
+
+
+class Keyed:
+    """A function's output without a mark: a record that comes again replaces itself."""
+
+    def __init__(self) -> None:
+        self.rows: set[tuple[int, int]] = set()
+
+    def __call__(self, frame: DataFrame, _: Batch) -> None:
+        """Write a batch."""
+        self.rows |= {(row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect()}
+
+    @property
+    def dead(self) -> Idempotent:
+        """This output, and a run dies where it would be written."""
+        return Idempotent(lambda frame, batch: dies())  # noqa: ARG005 - a function of an output
+
+
+@pytest.fixture(params=["an output more", "the same name, another kind"])
+def redeployed(request: pytest.FixtureRequest, lab: Lab, name: str) -> Callable[[Marked], Outputs]:
+    """A batch that was begun for an output without a mark; returns the outputs of the next release."""
+    keyed = Keyed()
+    with pytest.raises(Died):
+        run(lab, name, Outputs(a=keyed.dead))
+    pending = lab.snapshot().pending
+    assert pending is not None
+    assert pending.lands_in == ()
+    if request.param == "an output more":
+        return lambda t: Outputs(a=Idempotent(keyed), t=t)
+    return lambda t: Outputs(a=t)
+
+
+def test_an_output_with_a_mark_that_joined_a_batch_gets_it_no_more_once_a_reset_has_dropped_it(
+    lab: Lab, name: str, output: Marked, redeployed: Callable[[Marked], Outputs]
+) -> None:
+    """The batch was begun without marks. So the reset forgot it, no void mark was made, and its records came twice."""
+    output.before = stall = Stall()
+    older = {"sink": redeployed(output), "guarantee": "exactly_once"}
+    with Running(lab.pipeline(name), lab.spark, until="caught_up", **older) as running:
+        assert stall.reached.wait(LIMIT_S)
+        pending = lab.snapshot().pending
+        assert pending is not None
+        assert pending.lands_in in {("t",), ("a",)}
+        with lab.ledger() as ledger:
+            ledger.rewind({TopicPartition(name, p): Position(1) for p in (0, 1)}, "again", force=True)
+        run(lab, name, redeployed(Marked(output.path)))
+        stall.go.set()
+        with pytest.raises(Fenced):
+            running.end()
+    assert output.counted() == {(0, 1): 1, (1, 1): 1}  # as the operator has said
+
+
+def test_what_a_reset_does_not_move_comes_once_in_an_output_that_joined_a_batch(
+    lab: Lab, name: str, output: Marked, redeployed: Callable[[Marked], Outputs]
+) -> None:
+    """All outputs have the batch, and a crash comes before the commit. A reset then skips partition 1."""
+    output.after = dies
+    with pytest.raises(Died):
+        run(lab, name, redeployed(output))
+    assert output.counted() == ALL
+    with lab.ledger() as ledger:
+        ledger.rewind({TopicPartition(name, 1): Position(2)}, "skip", force=True)
+    run(lab, name, redeployed(Marked(output.path)))
+    assert output.counted() == ALL
+
+
+def test_an_output_that_joined_a_batch_and_lost_it_is_refused(
+    lab: Lab, name: str, output: Marked, redeployed: Callable[[Marked], Outputs]
+) -> None:
+    """The ledger did not say that it has the batch, so rows were gone and nobody was told."""
+    run(lab, name, redeployed(output))
+    assert output.counted() == ALL
+    output.path.unlink()
+    with pytest.raises(MarkBehind, match="the ledger says that it has batch 1"):
+        run(lab, name, redeployed(Marked(output.path)))
 
 
 def test_an_older_run_that_wakes_up_lands_nothing(lab: Lab, name: str, output: Marked) -> None:

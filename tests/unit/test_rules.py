@@ -242,12 +242,40 @@ def test_a_batch_that_is_taken_over_is_the_other_programs() -> None:
     assert (after.id, after.program, after.lands_in, after.written) == (PENDING.id, PROGRAM, ("topic",), ())
 
 
+@pytest.mark.parametrize("outputs", [{"a": "Topic", "new": "Topic out"}, {"a": "Topic"}], ids=["more", "another kind"])
+def test_a_redeploy_notes_the_marked_outputs_that_get_the_pending_batch_too(outputs: dict[str, str]) -> None:
+    """One that has the batch by the ledger's note keeps none for it, and a target that is known stays."""
+    began, here = Program(("t",), {"a": "Topic"}), Program(("t",), outputs)
+    pending = replace(PENDING, lands_in=("a",), program=began)
+    before = replace(MINE_PENDING, pending=pending, landed={"a": Landed(6, "16")})
+    landed = {"a": Landed(0, "18"), "new": Landed(0, "17")}
+    after = decide(before, Begin(RANGES, ("new", "first", "a"), landed, here), AUTHOR).after
+    assert after.pending == replace(pending, lands_in=("a", "new"))
+    assert after.pending is not None
+    assert after.pending.program == here
+    assert after.landed == {"a": Landed(6, "16"), "new": Landed(0, "17")}
+    done = decide(after, Commit(RANGES, {"new": "19"}), AUTHOR).after
+    assert done.landed == {"a": Landed(7), "new": Landed(7, "19")}
+
+
 @pytest.mark.parametrize(
     ("event", "batch", "error", "told"),
     [
         (Begin(RANGES, ("topic",)), PENDING, NotAllowed, "batch g/earlier/7 is pending"),
         (Begin(RANGES, program=PROGRAM), replace(PENDING, program=PROGRAM), NotAllowed, "begin is not allowed"),
+        (
+            Begin(RANGES, ("topic", "first"), program=PROGRAM),
+            replace(PENDING, lands_in=("topic",), program=PROGRAM),
+            NotAllowed,
+            "begin is not allowed",
+        ),
         (Begin(RANGES[:1], program=PROGRAM), PENDING, RangeMismatch, "not those of the pending batch g/earlier/7"),
+        (
+            Begin(RANGES[:1], ("topic",), program=PROGRAM),
+            replace(PENDING, program=PROGRAM),
+            RangeMismatch,
+            "not those of the pending batch g/earlier/7",
+        ),
         (
             Begin(RANGES, program=PROGRAM),
             PENDING,
@@ -255,7 +283,7 @@ def test_a_batch_that_is_taken_over_is_the_other_programs() -> None:
             "output 'first' of another program has batch g/earlier/7",
         ),
     ],
-    ids=["no program", "the same program", "other ranges", "an output without a mark has it"],
+    ids=["no program", "the same program", "the same outputs", "other ranges", "fewer ranges", "an output has it"],
 )
 def test_a_batch_is_not_taken_over(event: Begin, batch: Batch, error: type[Exception], told: str) -> None:
     assert told in refused(replace(MINE_PENDING, pending=batch), event, error)

@@ -134,8 +134,8 @@ class Begin:
 
     If a batch is pending, another program takes it over: with its ranges and its id, for outputs of its own. `landed`
     then has what these outputs have. What the ledger knew of outputs with these names was of those of the program
-    before. If the program has all outputs that the batch was begun for, and more, it is a redeploy: only the names and
-    targets of these are noted.
+    before. If the program has all outputs that the batch was begun for, it is a redeploy. Then only more outputs are
+    noted: those of `program`, and those of `lands_in`, which also has one that keeps a mark since then.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -557,19 +557,23 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
         query=event.query,
         watermark_ms=event.watermark_ms,
     )
-    first = {name: landed for name, landed in event.landed.items() if snapshot.landed_in(name) == Landed()}
-    after = replace(snapshot, pending=batch, sequence=batch.sequence, landed={**snapshot.landed, **first})
+    after = replace(snapshot, pending=batch, sequence=batch.sequence, landed=_noted_targets(snapshot, event))
     return _Outcome(after, ranges=event.ranges, token=batch.token)
+
+
+def _noted_targets(snapshot: Snapshot, event: Begin) -> Mapping[str, Landed]:
+    """Return `landed` with the targets of outputs that have no batch yet."""
+    first = {name: landed for name, landed in event.landed.items() if snapshot.landed_in(name) == Landed()}
+    return {**snapshot.landed, **first}
 
 
 def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
     pending = snapshot.pending
-    if pending is None or event.program is None or event.program == pending.program:
+    if pending is None or event.program is None:
         raise _refusal(snapshot, event, Holder.MINE)
-    _check_pending(snapshot, event)
     if pending.program is not None and pending.program.outputs.items() <= event.program.outputs.items():
-        after = replace(snapshot, pending=replace(pending, program=event.program))
-        return _Outcome(after, ranges=event.ranges, token=pending.token)
+        return _widen(snapshot, pending, event)
+    _check_pending(snapshot, event)
     if pending.written_unmarked:
         raise NotAllowed(
             f"group {snapshot.group!r}: output {pending.written_unmarked[0]!r} of another program has batch "
@@ -579,6 +583,21 @@ def _take_over(snapshot: Snapshot, event: Begin) -> _Outcome:
     after = replace(snapshot, pending=batch, landed={**snapshot.landed, **event.landed})
     # The ledger no longer asks the outputs that it was begun for.
     return _Outcome(after, ranges=event.ranges, token=batch.token, having=Having.MAYBE)
+
+
+def _widen(snapshot: Snapshot, pending: Batch, event: Begin) -> _Outcome:
+    """Return the ledger with the outputs that a redeploy has beside those that the pending batch was begun for.
+
+    One that has the batch by the ledger's note alone does not get it again, so no mark of it is to be asked.
+    """
+    known = {*pending.lands_in, *pending.written}
+    more = tuple(name for name in event.lands_in if name not in known)
+    if event.program == pending.program and not more:
+        raise _refusal(snapshot, event, Holder.MINE)
+    _check_pending(snapshot, event)
+    batch = replace(pending, program=event.program, lands_in=(*pending.lands_in, *more))
+    after = replace(snapshot, pending=batch, landed=_noted_targets(snapshot, event))
+    return _Outcome(after, ranges=event.ranges, token=batch.token)
 
 
 def _wait(snapshot: Snapshot, _: Wait) -> _Outcome:

@@ -309,14 +309,20 @@ class Batches:
     def _widen(self) -> None:
         """Note in the ledger the outputs that the program has beside those that the pending batch was begun for.
 
-        They get the batch too. The next start finds them, also if it has other names for them.
+        They get the batch too. The next start finds them, also if it has other names for them. One that keeps a mark
+        may have the batch under way, so a reset leaves it to the next start to keep the batch out of there. That holds
+        also if only the kind of an output has changed, and it keeps a mark since then.
         """
         pending = self.ledger.snapshot.pending
         if pending is None or pending.program is None or pending.kind is Kind.DEAD_LETTERS:
             return
         program = pending.program.widened(self.asked.program(()))
-        if program != pending.program:
-            self.ledger.begin(pending, program=program, reason="it also goes into outputs that a redeploy has added")
+        marked = tuple(self._keep_marks(pending))
+        added = {*marked}.difference(pending.lands_in, pending.written)
+        if added or program != pending.program:
+            landed = self.delivery.outputs.found_targets(added)
+            why = "it also goes into outputs that a redeploy has added"
+            self.ledger.begin(pending, marked, landed, program, why)
 
     def _anew(self) -> bool:
         """Return whether the pending batch is to be finished in other outputs than those that it was begun for."""

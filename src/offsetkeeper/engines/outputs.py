@@ -203,6 +203,10 @@ class RunOutputs:
         found = {name: self.ways.once[name].seen(group).target for name in new}
         return {name: Landed(0, target) for name, target in found.items() if target}
 
+    def found_targets(self, names: Iterable[str]) -> dict[str, Landed]:
+        """Return the targets that this run has found at its start, of those outputs that tell theirs."""
+        return {name: landed for name in names if (landed := self.landed_in(name)).target}
+
     def landed_in(self, name: str) -> Landed:
         """Return the last batch in an output; before the first one, the target that this run has found at its start."""
         landed = self.ledger.snapshot.landed_in(name)
