@@ -100,8 +100,8 @@ class Scene:
         self.meanwhile: list[Callable[[], None]] = []
 
     def run(self, *names: str, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, attempts: int = 1, **how: Any) -> Summary:
-        """Run until all is read, and return the summary."""
-        outputs = Outputs(**{name: Idempotent(self._output(name)) for name in names})
+        """Run until all is read, and return the summary; `names` are those of `rows`, or `outputs` are given."""
+        outputs = how.pop("outputs", None) or Outputs(**{name: Idempotent(self._output(name)) for name in names})
         ledger = Ledger(self.store, "g", retry_timeout_s=0, name="run")
         pace = Pace(Limits(max_records=how.pop("limit", None)), attempts=attempts, retry_timeout_s=0)
         topics = Subscription(Topics.of(["t"]), policies=how.pop("policies", Policies()))

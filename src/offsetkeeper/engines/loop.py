@@ -152,11 +152,12 @@ class Loop:
             See `run`; the group is released if it was taken.
         """
         self.batches.prepare()
-        self.ledger.load()
+        before = self.ledger.load()
         self._decided(guard)  # before the acquire, so that a refused start fences no run
         self.ledger.acquire(RUN if guard is None else START, self.asked.described)
         with self._giving_back():
             fate, query, plan, given = self._decided(guard)
+            self.batches.delivery.outputs.tell_left_out(before)
             stood, began = self.ledger.snapshot.positions, environment.monotonic()
             self.batches.take_over(fate)
             finished = self.batches.settle(fate, query)

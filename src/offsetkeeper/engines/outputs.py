@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +12,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.left_out import gone, gone_text, missed, missed_text
 from offsetkeeper.core.mark import Landing, OutputMark, check_left, check_marks
 from offsetkeeper.core.model import Entry, Landed, Snapshot
 from offsetkeeper.engines.settings import Run
@@ -20,7 +22,8 @@ from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
 from offsetkeeper.sinks.sink import MarkKey, Seen
 
-_ENTRIES = 1000  # of the history, for the time when a batch was begun
+log = logging.getLogger("offsetkeeper")
+_ENTRIES = 1000  # of the history, for the time when a batch was begun, and for batches that an output lacks
 
 
 class Voided(NamedTuple):
@@ -47,6 +50,7 @@ class RunOutputs:
     prepared: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
     _here: Program | None = field(default=None, init=False)
     _found: dict[str, str] = field(default_factory=dict, init=False)  # the targets of outputs at the start
+    _beside: dict[str, int] = field(default_factory=dict, init=False)  # the last batch of those that join the ledger
 
     def prepare(self) -> None:
         """Find out how each output is written, and whether it can keep the guarantee with this store.
@@ -120,6 +124,7 @@ class RunOutputs:
         reached = self.ledger.later().sequence if newest > snapshot.sequence else snapshot.sequence
         for name, mark in beside.items():
             check_left(group, name, mark, reached)
+        self._beside = {name: mark.sequence for name, mark in beside.items() if mark is not None}
         lost = {**_lost(snapshot, once, seen), **self._forgotten(snapshot, marks)}
         check_marks(snapshot, marks, expiring, lost, reached)
         # The next batch is begun under the new names. A mark there that does not fit forbids to finish this one.
@@ -154,6 +159,24 @@ class RunOutputs:
             for name, kept_s in asked.items()
             if age_s >= kept_s
         }
+
+    def tell_left_out(self, before: Snapshot) -> None:
+        """Warn of an output that the program has no more, and of one that lacks batches that were committed without it.
+
+        Args:
+            before: the ledger as the run before has left it; the marks have been looked at since.
+
+        Raises:
+            StoreUnavailable: the store stayed unavailable.
+        """
+        group, here = self.ledger.group, self.asked.described
+        if left := gone(before.outputs, here):
+            log.warning("%s", gone_text(group, left))
+        last = {**self._beside, **{name: before.landed_in(name).sequence for name in self.ways.once}}
+        committed = before.sequence - (before.pending is not None)
+        if any(0 < each < committed for each in last.values()):
+            for name, commits in missed(before, here, last, self.ledger.history(_ENTRIES)).items():
+                log.warning("%s", missed_text(group, name, commits))
 
     def landed_before(self, batch: Batch) -> dict[str, Landed]:
         """Return the last batch before this one in each output that keeps a mark, as the marks say it.
