@@ -105,8 +105,8 @@ class Scene:
         ledger = Ledger(self.store, "g", retry_timeout_s=0, name="run")
         pace = Pace(Limits(max_records=how.pop("limit", None)), attempts=attempts, retry_timeout_s=0)
         topics = Subscription(Topics.of(["t"]), policies=how.pop("policies", Policies()))
-        cluster, reader = cast("Any", self.broker), cast("Any", Reader())
-        asked = Run("g", None, cluster, topics, reader, outputs, None, guarantee, pace, how.pop("given", {}))
+        cluster, reader, process = cast("Any", self.broker), cast("Any", Reader()), how.pop("process", None)
+        asked = Run("g", None, cluster, topics, reader, outputs, process, guarantee, pace, how.pop("given", {}))
         return Loop(cast("Any", None), asked, ledger, Restless(), "caught_up", **how).run()
 
     def rows(self, output: str) -> list[tuple[int, int]]:

@@ -1,8 +1,8 @@
-"""An output that a release leaves out, and that is back with the next one: what it lacks, and what a start says."""
+"""Outputs that get no batch, or by other code than the others, from one release to the next: what a start says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from offsetkeeper.errors import MarkMoved
 from offsetkeeper.sinks import Lander, Outputs, Seen
 from offsetkeeper.sinks.sink import Joiner, MarkKey
 from offsetkeeper.stores import open_store
-from unit.test_hostile_starts import A, Broker, Scene
+from unit.test_hostile_starts import A, Broker, Frame, Scene
 
 
 class Shelf:
@@ -29,7 +29,10 @@ class Shelf:
     Attributes:
         writes_to: its name.
         rows: partition and offset of each row.
+        fails, lost: whether a run dies before or after a batch lands here.
     """
+
+    fails = lost = False
 
     def __init__(self, name: str) -> None:
         self.writes_to = name
@@ -42,8 +45,12 @@ class Shelf:
         def land(key: MarkKey, seen: Seen, mark: OutputMark, staged: Sequence[OffsetRange] | None) -> None:
             if seen.mark != self._marks.get(key):
                 raise MarkMoved("moved")
+            if self.fails:
+                raise RuntimeError("dead")
             self._land(staged or ())
             self._marks[key] = mark
+            if self.lost:
+                raise RuntimeError("dead")
 
         return Lander(lambda frame, _: frame.ranges, lambda key: Seen(self._marks.get(key)), land)
 
@@ -191,3 +198,49 @@ def test_which_batches_an_output_lacks(ledger: Snapshot, last: dict[str, int], w
     """Only batches of records that were committed count, and none that an output of another name may have."""
     found = missed(ledger, {"a": Output("Table x"), "b": Output("Table y")}, last, HISTORY)
     assert {name: [each.sequence for each in commits] for name, commits in found.items()} == wanted
+
+
+def splits_at(offset: int) -> Callable[[Any, object], dict[str, Frame]]:
+    """Return a function that sends the records of a batch from an offset on to a, and those before it to b."""
+
+    def split(frame: Any, _: object) -> dict[str, Frame]:
+        [r] = frame.ranges
+        return {"a": Frame((r._replace(start=offset),)), "b": Frame((r._replace(end=offset),))}
+
+    return split
+
+
+@pytest.mark.parametrize(("now", "twice", "never"), [(4, [], []), (3, [], [3]), (5, [4], [])])
+def test_a_batch_that_one_output_has_by_other_code_than_the_others_get_it_is_told(
+    scene: Scene, caplog: pytest.LogCaptureFixture, now: int, twice: list[int], never: list[int]
+) -> None:
+    """Nothing compares the code of two releases, so the start tells what an operator has to compare."""
+    scene.broker.held_now[0], (a, b) = (0, 6), (Shelf("a"), Shelf("b"))
+    b.fails = True
+    with pytest.raises(RuntimeError):
+        scene.run(outputs=Outputs(a=a, b=b), process=splits_at(4))
+    assert (a.rows, told(caplog)) == (offsets(4, 5), [])
+    b.fails = False
+    scene.run(outputs=Outputs(a=a, b=b), process=splits_at(now))
+    rows = [offset for _, offset in a.rows + b.rows]
+    assert [n for n in range(6) if rows.count(n) != 1] == twice + never
+    [warned] = told(caplog)
+    assert ": output 'a' got it from an earlier run, and output 'b' gets it from this one." in warned
+    assert warned.endswith("\nt 0 0 6")
+
+
+@pytest.mark.parametrize("case", ["no output has it", "no function", "all have it"])
+def test_a_batch_that_all_outputs_get_by_the_same_code_is_not_told(
+    scene: Scene, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    first, second = Shelf("a"), Shelf("b")
+    (first if case == "no output has it" else second).fails = True
+    process = None if case == "no function" else splits_at(1)
+    if case == "all have it":
+        second.fails, second.lost = False, True
+    with pytest.raises(RuntimeError):
+        scene.run(outputs=Outputs(a=first, b=second), process=process)
+    first.fails = second.fails = second.lost = False
+    scene.run(outputs=Outputs(a=first, b=second), process=process)
+    assert sorted(first.rows + second.rows) == offsets(0, 1) if process else first.rows == second.rows == offsets(0, 1)
+    assert [text for text in told(caplog) if "got it from an earlier run" in text] == []

@@ -37,7 +37,7 @@ from offsetkeeper.engines.quarantine import Held, Quarantine, is_of_records, tex
 from offsetkeeper.engines.recomputed import tell_limits
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop, Stopped
-from offsetkeeper.errors import BrokerUnavailable
+from offsetkeeper.errors import BrokerUnavailable, listed
 from offsetkeeper.kafka.start_plan import unreadable_ranges
 from offsetkeeper.readers import Reader
 from offsetkeeper.readers.unreadable import place_of
@@ -75,6 +75,7 @@ class Batches:
     quarantined: int = 0
     delivery: Delivery = field(init=False)
     quarantine: Quarantine | None = field(init=False)
+    _having: tuple[str, ...] = field(default=(), init=False)  # the outputs that have all of the pending batch
 
     def __post_init__(self) -> None:
         """Create the parts that deliver batches."""
@@ -117,6 +118,7 @@ class Batches:
         if pending is None:
             return None
         found, marked = self._situation(pending, self._problems(pending), landings), self._keep_marks(pending)
+        self._having = tuple(name for name in found.having if landings.get(name) is not Landing.PARTLY)
         return at_start(replace(found, query=query, marked=marked, given=given))
 
     def take_over(self, fate: Fate | None) -> None:
@@ -128,6 +130,7 @@ class Batches:
         if fate is not Fate.COUNT or self.asked.guarantee is not Guarantee.AT_MOST_ONCE:  # it only counts
             self._begin_anew()
         if fate in {Fate.FINISH, Fate.WAIT}:
+            self._tell_split()
             self._widen()
 
     def settle(self, fate: Fate | None, query: str | None) -> Batch | None:
@@ -238,7 +241,11 @@ class Batches:
         found = replace(found, landings=self._landings()) if found.once else found
         if when_poisoned(found) is Fate.KEEP:
             name = [*found.having, *found.diverted][0]
-            error.add_note(f"{named(name)} already has the batch, so it is not cut: fix the program and start again")
+            error.add_note(
+                f"{named(name)} already has the batch, so it is not cut: fix the program and start again. "
+                f"Until that is done, the function must send each record to the same output as now: what "
+                f"{named(name)} has stays there, and only the others get the batch"
+            )
             raise error
 
     def _may_go_on(self, batch: Batch) -> bool:
@@ -305,6 +312,25 @@ class Batches:
             program = self.asked.program(topics_of(self.ledger.snapshot.positions))
             why = "pending='finish': another program takes the batch over"
             self.ledger.begin(pending, tuple(self._keep_marks(pending)), landed, program, why)
+
+    def _tell_split(self) -> None:
+        """Warn if some outputs have the pending batch by the code of another run, and this one writes the others.
+
+        Nothing compares the code of two releases.
+        """
+        pending = self.ledger.snapshot.pending
+        if pending is None or not self._having or self.asked.process is None:
+            return
+        others = [name for name in self._names if pending.goes_into(name) and name not in self._having]
+        if others:
+            log.warning(
+                "batch %s: %s got it from an earlier run, and %s gets it from this one. If the function sends a record "
+                "of it to another output than it did then, that record is in both, or in none:\n%s",
+                pending.id,
+                listed(map(named, self._having), ", "),
+                listed(map(named, others), ", "),
+                pending.lines(),
+            )
 
     def _widen(self) -> None:
         """Note in the ledger the outputs that the program has beside those that the pending batch was begun for.
