@@ -26,7 +26,6 @@ from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.reset import apply_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import load_plan
 from offsetkeeper.operate.reset_words import notes_of
-from offsetkeeper.sinks import Outputs
 from offsetkeeper.sinks import Idempotent, Outputs
 
 NewTopic = Callable[..., str]
