@@ -17,7 +17,7 @@ from offsetkeeper import open_store
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.errors import MarkAhead, MarkError, Refused
 from offsetkeeper.operate.copy import copy
-from offsetkeeper.sinks import Table
+from offsetkeeper.sinks import Outputs, Table, Transaction
 
 TABLE = "create table records (topic varchar(249), part int, place bigint)"
 
@@ -55,16 +55,16 @@ def run(
     url: str,
     meanwhile: Callable[[], object] = lambda: None,
     table: str = "records",
+    output: str = "",
 ) -> None:
-    """Run a program; `meanwhile` happens while each batch is under way."""
+    """Run a program; `meanwhile` happens while each batch is under way, and `output` is the name of its output."""
 
     def process(frame: DataFrame, _: Batch) -> DataFrame:
         meanwhile()
         return frame.selectExpr("topic", "partition as part", "offset as place")
 
-    lab.pipeline(name, store=store).run(
-        lab.spark, process, sink=Table(url, table), guarantee="exactly_once", until="caught_up"
-    )
+    sink = Outputs(**{output: Table(url, table)}) if output else Table(url, table)
+    lab.pipeline(name, store=store).run(lab.spark, process, sink=sink, guarantee="exactly_once", until="caught_up")
 
 
 @pytest.fixture
@@ -98,6 +98,20 @@ def test_the_old_program_is_refused_once_the_new_one_has_run_until_the_group_is_
         run(lab, name, url, url, lambda: begun.append("a batch"))
     assert not begun  # the start is refused, before anything is read
     assert "copy --overwrite" in str(caught.value)
+    assert counted(url) == each_once(4)
+    move(new, url)
+    lab.produce(name, "e")
+    run(lab, name, url, url)
+    assert counted(url) == each_once(5)
+
+
+def test_the_old_program_is_refused_also_if_the_new_one_has_another_name_for_the_output(
+    lab: Lab, name: str, url: str, new: str
+) -> None:
+    """It asked for the mark of its own name alone, and each row came twice."""
+    run(lab, name, new, url, output="orders")
+    with pytest.raises(MarkAhead, match=r"output 'orders' has batch 2 .*this ledger is at batch 1.*with another store"):
+        run(lab, name, url, url)
     assert counted(url) == each_once(4)
     move(new, url)
     lab.produce(name, "e")
@@ -170,3 +184,43 @@ def test_a_name_that_leads_to_another_schema_at_the_next_start_is_told(
     lab.produce(name, "e")
     run(lab, name, store, url, table="postgres.records")
     assert counted(url) == Counter({(0, 4): 1})
+
+
+@pytest.mark.untraced("two ledgers process the same records, and a trace shows it")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_two_ledgers_of_a_transaction_write_its_rows_twice(lab: Lab, topic: Callable[..., str], url: str) -> None:
+    """It keeps no mark, so the old program must be stopped for good: docs/guarantees.md."""
+    name, moved = topic(1), f"{url}?table=moved"
+
+    def insert(frame: DataFrame, _: Batch, connection: Any) -> None:
+        for row in frame.select("partition", "offset").collect():
+            connection.execute("insert into records values ('', ?, ?)", (row["partition"], row["offset"]))
+
+    def run_on(store: str) -> None:
+        lab.pipeline(name, store=store).run(
+            lab.spark, sink=Transaction(insert), guarantee="exactly_once", until="caught_up"
+        )
+
+    lab.produce(name, "a", "b")
+    run_on(url)
+    move(url, moved)
+    lab.produce(name, "c", "d")
+    run_on(moved)
+    assert counted(url) == each_once(4)
+    run_on(url)
+    assert counted(url) == {(0, 0): 1, (0, 1): 1, (0, 2): 2, (0, 3): 2}
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_two_ledgers_elsewhere_write_twice_under_two_names_of_an_output(
+    lab: Lab, topic: Callable[..., str], url: str, new: str, tmp_path: Path
+) -> None:
+    """Each name has a mark of its own, and no ledger is in the database of the rows: docs/guarantees.md."""
+    name, old = topic(1), f"sqlite:///{tmp_path / 'old.db'}"
+    lab.produce(name, "a", "b")
+    run(lab, name, old, url)
+    move(old, new)
+    lab.produce(name, "c")
+    run(lab, name, new, url, output="orders")
+    run(lab, name, old, url)
+    assert counted(url) == {(0, 0): 1, (0, 1): 1, (0, 2): 2}

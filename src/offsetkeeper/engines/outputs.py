@@ -110,6 +110,11 @@ class RunOutputs:
             name: self.asked.pace.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
             for name, joiner in self.ways.joiners.items()
         }
+        there = {
+            name: mark
+            for joiner in self.ways.joiners.values()
+            for name, mark in self.asked.pace.patiently(SinkError, partial(joiner.marks, group)).items()
+        }
         now = traced(self.prepared, self.ledger)
         renamed = {name: each for name, each in now.once.items() if name in self.old_names}
         seen, seen_anew = self._seen(once), self._seen(renamed)
@@ -118,11 +123,11 @@ class RunOutputs:
         expiring = {name for name, each in once.items() if each.lander.kept_s is not None}
         for name, found in {**seen, **seen_anew}.items():
             self._found.setdefault(name, found.target)
-        every = (*beside.values(), *marks.values(), *new_marks.values())
+        every = (*beside.values(), *there.values(), *marks.values(), *new_marks.values())
         newest = max((each.sequence for each in every if each is not None), default=0)
         # A run that lives may have landed batches since the ledger was loaded.
         reached = self.ledger.later().sequence if newest > snapshot.sequence else snapshot.sequence
-        for name, mark in beside.items():
+        for name, mark in {**beside, **there}.items():
             check_left(group, name, mark, reached)
         self._beside = {name: mark.sequence for name, mark in beside.items() if mark is not None}
         lost = {**_lost(snapshot, once, seen), **self._forgotten(snapshot, marks)}

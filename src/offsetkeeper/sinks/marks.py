@@ -26,6 +26,7 @@ _CREATE = (
     "mark {text} NOT NULL, PRIMARY KEY (group_name, output)){after}"
 )
 _MARK = "SELECT mark FROM {marks} WHERE group_name = {value} AND output = {value}"
+_EVERY = "SELECT output, mark FROM {marks} WHERE group_name = {value}"
 _SEEN = f"SELECT {{target}}, ({_MARK})"
 _NEXT = "UPDATE {marks} SET mark = {value} WHERE group_name = {value} AND output = {value} AND mark = {value}"
 _FIRST = "INSERT INTO {marks} (mark, group_name, output) VALUES ({value}, {value}, {value})"
@@ -158,6 +159,11 @@ class Marks:
     def mark(self, key: MarkKey) -> OutputMark | None:
         """Return the mark of a key; see `Joiner`."""
         return self.seen(key).mark
+
+    def every(self, group: str) -> dict[str, OutputMark]:
+        """Return all marks of a group; see `Joiner`."""
+        rows = self.session.run(lambda connection: connection.execute(self._sql(_EVERY), (group,)).fetchall())
+        return {_decoded(output): OutputMark.parse(_decoded(text)) for output, text in rows}
 
     def follow(self, connection: Any, key: MarkKey, mark: OutputMark) -> None:
         """See `Joiner`."""
@@ -351,4 +357,4 @@ def within(rows: Rows, marks: Marks, moved_from: Callable[[Any, MarkKey], str] =
             )
         return found
 
-    return Joiner(rows.stage, mark, marks.follow)
+    return Joiner(rows.stage, mark, marks.follow, marks.every)

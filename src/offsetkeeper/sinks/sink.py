@@ -7,7 +7,7 @@ rows and mark in one step. Writer: it writes the rows, and the ledger is changed
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import quote
@@ -47,11 +47,14 @@ class Joiner:
             could not be asked.
         follow: changes the mark to that of a batch, on the transaction's connection, behind the rows. It raises
             MarkAhead if the mark is of this batch or a later one: a run with another store has written it.
+        marks: returns all marks of a group beside the rows, by the outputs' names: a run with another store may have
+            another name for the output. It raises SinkError if the output could not be asked.
     """
 
     stage: Callable[[DataFrame, Batch], Callable[[Any], object]]
     mark: Callable[[MarkKey], OutputMark | None] = lambda _: None
     follow: Callable[[Any, MarkKey, OutputMark], object] = lambda *_: None
+    marks: Callable[[str], Mapping[str, OutputMark]] = lambda _: {}
 
 
 AT_ONCE = "set constraints all immediate"
