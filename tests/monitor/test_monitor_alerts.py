@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, read_rules, step, vanished
+from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, read_rules, step, untold, vanished
 from offsetkeeper.operate.status import Status
 
 FAR = Rule("far", "records", limit=100)
@@ -77,6 +77,17 @@ def test_where_some_ages_are_not_known_the_others_raise_an_alarm_and_resolve_non
     assert clock.at(30, shop=partly) == ["fired slow shop"]
     assert clock.at(35, shop=seen()._replace(undated=True)) == []
     assert clock.at(40, shop=seen()) == ["resolved slow shop"]
+
+
+def test_an_alarm_whose_notice_was_dropped_is_told_again_while_it_fires() -> None:
+    alarms, first = step({}, (FAR,), {"shop": seen(101), "till": seen(102)}, 0)
+    alarms, again = step(untold(alarms, first[:1]), (FAR,), {"shop": BLIND, "till": seen(103)}, 5)
+    assert alarms[Key("far", "shop")].firing
+    assert [(each.state, each.key.group, each.value, each.at_ms) for each in again] == [("fired", "shop", 101, 5)]
+    assert [each.told_ms for each in untold(alarms, first).values()] == [5, None]  # a later notice replaces one
+    assert step(alarms, (FAR,), {"shop": seen(104), "till": seen(105)}, 10)[1] == []
+    _, ended = step(untold(alarms, again), (FAR,), {"shop": seen(), "till": seen(105)}, 15)
+    assert [(each.state, each.key.group) for each in ended] == [("resolved", "shop")]
 
 
 def test_an_alarm_of_a_group_that_is_gone_is_resolved() -> None:

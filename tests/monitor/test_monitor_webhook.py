@@ -14,10 +14,13 @@ import pytest
 from fixtures.certificates import Certificates
 from fixtures.tls_gate import TlsGate
 from monitor.scene import LIMIT_S, Scene, Served
+from offsetkeeper.core import environment
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor import webhook as webhook_module
 from offsetkeeper.monitor.alerts import Key, Notice, Rule
-from offsetkeeper.monitor.webhook import Webhook
+from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.monitor.webhook import Webhook, teller
 from offsetkeeper.testing.server import wait_until
 from stores.test_foreign_answers import Listener, little
 
@@ -121,6 +124,47 @@ def test_a_refusal_is_not_repeated_and_the_next_is_told(receiver: Receiver, capl
     assert SECRET not in caplog.text
 
 
+def test_an_alarm_that_was_refused_is_told_again_while_it_holds(
+    scene: Scene, receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password that somebody mends an hour later, or a restart of the other side: the alarm must not be lost."""
+    scene.group("shop", scene.topic(1, 10), [2], held=True)
+    clock_ms = environment.now_ms()
+    receiver.codes = [403, 404]
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster, [Rule("far", "records", limit=5)])
+        tell = teller(receiver.url, collector.not_told)
+
+        def poll(after_s: int) -> int:
+            monkeypatch.setattr(environment, "now_ms", lambda: clock_ms + after_s * 1000)
+            for each in (notices := collector.poll()):
+                tell(each)
+            return len(notices)
+
+        assert poll(0) == 1
+        wait_until(lambda: caplog.text.count("was not told") == 1, "it was refused", LIMIT_S)
+        assert [poll(after_s) for after_s in (5, 59, 60)] == [0, 0, 1]
+        wait_until(lambda: caplog.text.count("was not told") == 2, "it was refused again", LIMIT_S)
+        assert [poll(after_s) for after_s in (119, 120)] == [0, 1]
+        wait_until(lambda: receiver.told() == ["fired far shop"], "it was taken", LIMIT_S)
+        assert poll(300) == 0
+    assert receiver.tries == 3
+
+
+def test_a_group_that_is_gone_is_told_again_where_that_was_refused(scene: Scene) -> None:
+    scene.group("shop", scene.topic(1, 10), [2])
+    store = scene.open()
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        collector = Collector(store, cluster, [Rule("far", "records", limit=50)])
+        assert collector.poll() == []
+        store.groups = list  # type: ignore[method-assign] # as one that was emptied
+        [gone] = collector.poll()
+        assert collector.poll() == []
+        collector.not_told(gone._replace(at_ms=gone.at_ms - 60_000))
+        assert [each.state for each in collector.poll()] == ["gone"]
+        assert collector.poll() == []
+
+
 def test_what_is_away_for_too_long_is_given_up_and_said(caplog: pytest.LogCaptureFixture) -> None:
     webhook = Webhook(f"http://127.0.0.1:9/{SECRET}", retry_timeout_s=0.5)
     webhook.start()
@@ -155,13 +199,15 @@ def test_of_too_many_that_wait_the_oldest_are_dropped_and_it_is_said(
 ) -> None:
     """While the other side is away for days, thousands may come; the newest tell how things are."""
     monkeypatch.setattr(webhook_module, "MOST", 3)
-    webhook = Webhook(receiver.url)
+    dropped: list[Notice] = []
+    webhook = Webhook(receiver.url, dropped.append)
     for number in range(5):
         webhook.put(notice(number))
     webhook.start()
     wait_until(lambda: len(receiver.taken) == 3, "the others were taken", LIMIT_S)
     assert [each["group"] for each in receiver.taken] == ["g2", "g3", "g4"]
     assert caplog.text.count("was not told to 127.0.0.1: more than 3 wait") == 2
+    assert dropped == [notice(0), notice(1)]
     assert "group g0" in caplog.text
     assert SECRET not in caplog.text
 

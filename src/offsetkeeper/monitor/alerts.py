@@ -3,6 +3,7 @@
 state      and then                                     becomes    told
 quiet      the rule's condition holds                   pending    -
 pending    it has held for `for_s` (at once where 0)    firing     fired
+firing     "fired" was dropped on its way               the same   fired, again
 pending    it holds no more                             quiet      -
 firing     it holds no more                             quiet      resolved
 any        whether it holds cannot be known             the same   -
@@ -73,12 +74,20 @@ class Key(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """A condition that holds, since when, and whether it was reported."""
+    """A condition that holds.
+
+    Attributes:
+        since_ms: since when, milliseconds since 1970.
+        firing: whether it has held for as long as the rule asks.
+        value: the last one that is known.
+        told_ms: `at_ms` of the notice that says so; None if there is none, or it was dropped.
+    """
 
     key: Key
     since_ms: int
     firing: bool
     value: float | str
+    told_ms: int | None = None
 
 
 class Notice(NamedTuple):
@@ -153,12 +162,25 @@ def step(
             unknown = value is None and (group in measured or group in gone)
             holds = None if unknown else bool(value) if rule.what == _UNREADABLE else _holds(rule, value)
             alarm = before if holds is None else _next(rule, key, before, value, now_ms) if holds else None
+            if alarm is not None and alarm.firing and alarm.told_ms is None:
+                notices.append(Notice("fired", key, rule, now_ms, alarm.value))
+                alarm = alarm._replace(told_ms=now_ms)
             if alarm is not None:
                 after[key] = alarm
-            was, now = before is not None and before.firing, alarm is not None and alarm.firing
-            if was != now:
-                notices.append(Notice("fired" if now else "resolved", key, rule, now_ms, value))
+            elif before is not None and before.firing:
+                notices.append(Notice("resolved", key, rule, now_ms, value))
     return after, notices
+
+
+def untold(alarms: Alarms, dropped: Iterable[Notice]) -> dict[Key, Alarm]:
+    """Return the alarms, so that the next step tells those again whose notice was dropped on its way.
+
+    Args:
+        alarms: as they are.
+        dropped: any notices; one that a later one has replaced changes nothing.
+    """
+    lost = {(each.key, each.at_ms) for each in dropped if each.state == "fired"}
+    return {key: each._replace(told_ms=None) if (key, each.told_ms) in lost else each for key, each in alarms.items()}
 
 
 def vanished(rules: Sequence[Rule], groups: Iterable[str], now_ms: int) -> list[Notice]:
@@ -180,9 +202,9 @@ def unmatched(rules: Sequence[Rule], groups: Collection[str]) -> list[tuple[str,
 
 
 def _next(rule: Rule, key: Key, before: Alarm | None, value: float | str | None, now_ms: int) -> Alarm:
-    since_ms = now_ms if before is None else before.since_ms
-    firing = (before is not None and before.firing) or now_ms - since_ms >= rule.for_s * 1000
-    return Alarm(key, since_ms, firing, "" if value is None else value)
+    known = before or Alarm(key, now_ms, firing=False, value="")
+    firing = known.firing or now_ms - known.since_ms >= rule.for_s * 1000
+    return known._replace(firing=firing, value="" if value is None else value)
 
 
 def _groups(rule: Rule, alarms: Alarms, measured: Mapping[str, Measured]) -> list[str]:

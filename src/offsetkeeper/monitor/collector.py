@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from queue import SimpleQueue
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import after
@@ -20,7 +21,7 @@ from offsetkeeper.core.plan import FirstOffsets, Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched, vanished
+from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched, untold, vanished
 from offsetkeeper.monitor.day import past
 from offsetkeeper.monitor.history import read_on
 from offsetkeeper.monitor.kafka_poll import KafkaPoll, KafkaSample, OfTopic
@@ -30,6 +31,7 @@ from offsetkeeper.operate.outlook import outlook
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8
+_AGAIN_MS = 60_000
 _PASTS = 8  # groups at a poll whose past is asked for, so that the first one does not take long
 
 
@@ -53,6 +55,8 @@ class Collector:
         self._rules = rules
         self._alarms: dict[Key, Alarm] = {}
         self._rules_told = False
+        self._dropped: SimpleQueue[Notice] = SimpleQueue()
+        self._waiting: list[Notice] = []
         now_ms = environment.now_ms()
         unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
         self.view = View(0, now_ms, 0.0, unknown, unknown)
@@ -73,10 +77,11 @@ class Collector:
         notices: list[Notice] = []
         if not store_error:
             self._tell_rules(groups)
-            gone = before.gone_from(groups)
+            gone, dropped = before.gone_from(groups), self._due(at_ms)
             measured = {name: sample.measured(at_ms) for name, sample in groups.items()}
-            self._alarms, notices = step(self._alarms, self._rules, measured, at_ms, gone)
-            notices += self._tell_gone([name for name in gone if name not in before.gone], at_ms)
+            self._alarms, notices = step(untold(self._alarms, dropped), self._rules, measured, at_ms, gone)
+            told = {*before.gone}.difference(each.key.group for each in dropped if each.state == "gone")
+            notices += self._tell_gone([name for name in gone if name not in told], at_ms)
         self.view = View(
             before.number + 1,
             at_ms,
@@ -95,6 +100,16 @@ class Collector:
         for rule, pattern in () if self._rules_told else unmatched(self._rules, groups):
             log.warning("rule %r of the alarms is for %r: the store has no such group yet", rule, pattern)
         self._rules_told = True
+
+    def not_told(self, notice: Notice) -> None:
+        """Take back a notice that was dropped on its way: it is made again while it holds. Any thread may call it."""
+        self._dropped.put(notice)
+
+    def _due(self, at_ms: int) -> list[Notice]:
+        """Return the dropped notices that are a minute old: a webhook that refuses all is not asked at each poll."""
+        waiting = [*self._waiting, *(self._dropped.get() for _ in range(self._dropped.qsize()))]
+        self._waiting = [each for each in waiting if at_ms - each.at_ms < _AGAIN_MS]
+        return [each for each in waiting if at_ms - each.at_ms >= _AGAIN_MS]
 
     def _tell_gone(self, groups: Sequence[str], at_ms: int) -> list[Notice]:
         """Log which groups are gone, and return the notices: an emptied store looks like one where all is well."""

@@ -17,7 +17,7 @@ import uvicorn
 from offsetkeeper.core.store import Store, needing_extra
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.monitor.alerts import Notice, Rule
+from offsetkeeper.monitor.alerts import Rule
 from offsetkeeper.monitor.app import Site
 from offsetkeeper.monitor.changes import Changes, routes
 from offsetkeeper.monitor.collector import Collector
@@ -26,7 +26,7 @@ from offsetkeeper.monitor.gate import Gate
 from offsetkeeper.monitor.metric_names import Detail
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.poller import Poller
-from offsetkeeper.monitor.webhook import Webhook
+from offsetkeeper.monitor.webhook import teller
 
 _GRACE_S = 3
 _AT_ONCE = 16  # connections that are let in before others have their turn
@@ -84,8 +84,8 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # else strangers who go away fill the log
     sys.setswitchinterval(_SWITCH_S)
     _ask_for_files()
-    tell = _teller(settings)
-    poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
+    collector = Collector(store, cluster, settings.rules)
+    poller = Poller(collector, settings.every_s, teller(settings.webhook, collector.not_told))
     changes = Changes(store, cluster, poller.poll_now)
     base, changing = settings.base, bool(settings.token)
     pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=changing, base=base)
@@ -153,14 +153,6 @@ def _ask_for_files() -> None:
     most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _teller(settings: Serving) -> Callable[[Notice], None]:
-    if not settings.webhook:
-        return lambda _: None
-    webhook = Webhook(settings.webhook)
-    webhook.start()
-    return webhook.put
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -33,6 +34,7 @@ class Webhook:
 
     Args:
         url: of the webhook; secret, as whoever knows it may post there. Only its host is ever logged.
+        dropped: called with each notice that is given up, from any thread; must not block.
         retry_timeout_s: how long a notice is tried before it is given up, with an error in the log.
         timeout_s: for each try.
 
@@ -40,9 +42,17 @@ class Webhook:
         SettingsError: the URL is none.
     """
 
-    def __init__(self, url: str, *, retry_timeout_s: float = 600.0, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        dropped: Callable[[Notice], None] = lambda _: None,
+        *,
+        retry_timeout_s: float = 600.0,
+        timeout_s: float = 10.0,
+    ) -> None:
         self.host = _host(url)
         self._url = url
+        self._dropped = dropped
         self._retry_timeout_s = retry_timeout_s
         self._timeout_s = timeout_s
         self._notices: queue.Queue[Notice] = queue.Queue(MOST)
@@ -75,6 +85,7 @@ class Webhook:
 
     def _drop(self, notice: Notice, why: str) -> None:
         log.error("%s was not told to %s: %s", notice.as_dict()["text"], self.host, why)
+        self._dropped(notice)
 
     def _send(self, notice: Notice) -> None:
         retry(_NotTaken, self._retry_timeout_s, lambda _: self._post(notice), first_s=0.2, longest_s=30.0)
@@ -99,6 +110,23 @@ class Webhook:
         ca, folder = (os.environ.get(name, "") for name in (_CA, "SSL_CERT_DIR"))
         tls = Tls(_CA, ca=ca, folder="" if ca else folder)
         return tls.objection(self.host, urlsplit(self._url).port or _HTTPS)
+
+
+def teller(url: str, dropped: Callable[[Notice], None]) -> Callable[[Notice], None]:
+    """Return what sends notices; without a URL it sends none.
+
+    Args:
+        url: of the webhook.
+        dropped: see `Webhook`.
+
+    Raises:
+        SettingsError: the URL is none.
+    """
+    if not url:
+        return lambda _: None
+    webhook = Webhook(url, dropped)
+    webhook.start()
+    return webhook.put
 
 
 def _told(error: Exception) -> str:
