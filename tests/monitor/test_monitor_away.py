@@ -52,11 +52,17 @@ def test_a_store_that_is_away_is_said_and_comes_back(
             assert "The store is away" in server.text("/groups/shop")
             assert not [name for name in server.metrics() if 'group="shop"' in name]
             assert server.client.get("/healthz").status_code == 200
-            assert server.json("/api/lag/shop")["records"] == 3
+            for command in ("show", "lag", "plan", "history", "verify"):  # what was last known is not how it is
+                answer = server.client.get(f"/api/{command}/shop")
+                assert (answer.status_code, {*answer.json()}) == (503, {"error"})
+                assert answer.json()["error"].startswith("postgresql://")
+            [listed] = server.json("/api/groups")
+            assert (listed["group"], listed["error"][:13]) == ("shop", "postgresql://")
             proxy.heal()
             wait_until(lambda: up(server, "store") == 1, "the store is back", LIMIT_S)
             assert "is away" not in server.text("/")
             assert server.metrics()['kafka_consumergroup_group_sum_lag{group="shop"}'] == 3
+            assert (server.json("/api/lag/shop")["records"], server.json("/api/groups")[0]["error"]) == (3, None)
         assert server.output.count("the store is away") == server.output.count("the store answers again") == 1
         assert "postgres@" not in server.output
 

@@ -23,7 +23,7 @@ from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
 
 EVERY_S, LATE_S = 5.0, 120.0
-PATHS = ("/healthz", "/metrics", "/api/health", "/", "/groups/shop", "/api/lag/shop")
+PATHS = ("/healthz", "/metrics", "/api/health", "/", "/groups/shop", "/api/groups", "/api/lag/shop")
 UP = [f'offsetkeeper_up{{part="{part}"}} ' for part in ("store", "kafka")]
 
 
@@ -133,12 +133,17 @@ def _judge(
         assert well["/healthz"].status_code == 200
         assert all(f"{line}1.0" in well["/metrics"].text for line in UP)
         assert 'kafka_consumergroup_group_sum_lag{group="shop"} 3.0' in well["/metrics"].text
+        assert (well["/api/lag/shop"].json()["status"], well["/api/groups"].json()[0]["error"]) == ("stopped", None)
     assert 100 <= late["/api/health"].json()["age_s"] < LATE_S
     assert (hung["/healthz"].status_code, "no look has ended for 120 s" in hung["/healthz"].text) == (503, True)
     assert all(f"{line}0.0" in hung["/metrics"].text for line in UP)
     assert 'kafka_consumergroup_group_sum_lag{group="shop"}' not in hung["/metrics"].text
     assert "no look has ended for 120 s" in hung["/"].text
     assert "no look has ended for 120 s" in hung["/groups/shop"].text
+    assert hung["/api/lag/shop"].status_code == 503
+    assert {*hung["/api/lag/shop"].json()} == {"error"}
+    for answer in (hung["/api/lag/shop"].json(), *hung["/api/groups"].json()):
+        assert "no look has ended for 120 s" in answer["error"]
     health = hung["/api/health"].json()
     assert (health["store"]["up"], health["kafka"]["up"], health["age_s"] >= LATE_S) == (False, False, True)
     assert health["at_ms"] == fresh["/api/health"].json()["at_ms"]  # of the newest look, also where it is old

@@ -144,7 +144,8 @@ class Site:
 
     async def _groups(self, _: Request) -> Response:
         def groups(view: View) -> Response:
-            return JSONResponse([group_json(name, sample) for name, sample in view.groups.items()])
+            away = "" if view.store.up else view.store.error
+            return JSONResponse([group_json(name, sample, away) for name, sample in view.groups.items()])
 
         return await self._common.of("groups", groups)
 
@@ -154,9 +155,11 @@ class Site:
             limit = int(asked) if _LIMIT.fullmatch(asked) else _HISTORY
 
             def fields(view: View) -> Response:
-                if name in view.groups:
-                    return JSONResponse(answer(view.groups[name].of_the_poll(), limit))
-                return error(404, f"the store has no group {name!r}") if view.store.up else error(503, view.store.error)
+                if not view.store.up:  # what was last known is not how it is: only the page may show it, with its time
+                    return error(503, view.store.error)
+                if name not in view.groups:
+                    return error(404, f"the store has no group {name!r}")
+                return JSONResponse(answer(view.groups[name].of_the_poll(), limit))
 
             made = self._odd if limit != _HISTORY or name not in self._poller.view.groups else self._common
             return await made.of((command, name, limit), fields)
@@ -189,9 +192,16 @@ def _history(sample: GroupSample, limit: int) -> list[dict[str, Any]]:
     return history_fields(sample.entries[:limit])
 
 
-def group_json(name: str, sample: GroupSample) -> dict[str, Any]:
-    """Return what `groups --json` prints of a group; if it was never read, its name and the error."""
-    return (group_fields(sample.snapshot) if sample.at_ms else {"group": name}) | {"error": sample.error or None}
+def group_json(name: str, sample: GroupSample, away: str = "") -> dict[str, Any]:
+    """Return what `groups --json` prints of a group; if it was never read, its name and the error.
+
+    Args:
+        name: of the group.
+        sample: of it.
+        away: why the store is away, or empty.
+    """
+    known = group_fields(sample.snapshot) if sample.at_ms else {"group": name}
+    return {**known, "error": away or sample.error or None}
 
 
 def _ledger_json(sample: GroupSample) -> dict[str, Any]:
