@@ -23,6 +23,7 @@ from offsetkeeper.core.model import Entry
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.cluster import Retentions
 
 A = TopicPartition("a", 0)
 
@@ -85,10 +86,10 @@ class Fake:
         """Return the record of that second."""
         return dict.fromkeys(partitions, at_ms // 1000)
 
-    def retentions(self, topics: Iterable[str]) -> dict[str, int]:
+    def retentions(self, topics: Iterable[str]) -> Retentions:
         """Return none: records are kept for ever."""
         del topics
-        return {}
+        return Retentions({})
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -258,6 +259,54 @@ def test_a_rule_for_a_group_that_is_not_there_is_told_once(scene: Scene, caplog:
         for pattern in ("shpo", "till-*")
     ]
     assert [text for text in caplog.messages if text.startswith("rule ")] == first
+
+
+def test_a_topic_that_a_rule_on_retention_cannot_judge_is_told_once(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The share of retention that is used is unknown or too small there, so the rule would never raise an alarm."""
+    by_size = {"retention.bytes": "1000000"}
+    configs = {
+        "usual": {},
+        "for ever": {"retention.ms": "-1"},
+        "compacted": {"cleanup.policy": "compact", **by_size},
+        "by size": {"retention.ms": "-1", **by_size},
+        "by both": by_size,
+        "hidden": {},
+    }
+    topics = {name: scene.topic(1, 5, config) for name, config in configs.items()}
+    for name, topic in topics.items():
+        scene.group(name, topic, [2])
+    settings = KafkaCluster.settings
+
+    def hide(self: KafkaCluster, kind: Literal["topic"], names: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {name: each for name, each in settings(self, kind, names).items() if name != topics["hidden"]}
+
+    monkeypatch.setattr(KafkaCluster, "settings", hide)
+    monkeypatch.setattr(kafka_poll, "_DESCRIBED_S", 0.0)
+    rules = [Rule("data at risk", "retention", limit=0.8), Rule("far", "records", limit=9)]
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        for each in (rules[1:], rules):
+            collector = Collector(scene.open(), cluster, each)
+            collector.poll()
+            collector.poll()
+        lags = {name: sample.lags for name, sample in collector.view.groups.items()}
+    sized = ", ".join(sorted(topics[name] for name in ("by size", "by both")))
+    told = "'data at risk' of the alarms may miss deleted records of"
+    assert [text for text in caplog.messages if "may miss" in text] == [
+        f"{told} {topics['hidden']}: their settings may not be read (allow DESCRIBE_CONFIGS)",
+        f"{told} {sized}: they delete records by size too (retention.bytes)",
+    ]
+    used = {name: each[0].retention_used is not None for name, each in lags.items() if each}
+    assert used == {name: name in {"usual", "by both"} for name in topics}
+
+
+def test_many_topics_that_cannot_be_judged_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    collector = Collector(None, None, [Rule("old", "retention")])  # type: ignore[arg-type] # neither is asked
+    for count in (7, 8):
+        collector._tell_unjudged({f"t{number}": "they hide" for number in range(count)})
+    told = "'old' of the alarms may miss deleted records of"
+    assert caplog.messages == [f"{told} t0, t1, t2, t3, t4 and 2 more: they hide", f"{told} t7: they hide"]
 
 
 def test_a_topic_that_is_gone_is_said_and_no_number_is_made_up(scene: Scene) -> None:

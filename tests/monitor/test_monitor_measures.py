@@ -12,6 +12,7 @@ from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.cluster import Retentions
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.history import History
 from offsetkeeper.monitor.metrics import exposition
@@ -52,10 +53,10 @@ class Idle:
         """Return where it begins and ends."""
         return {TopicPartition(topic.topic, 0): Bounds(0, 0, None, 0)}
 
-    def retentions(self, topics: Iterable[str]) -> dict[str, int]:
+    def retentions(self, topics: Iterable[str]) -> Retentions:
         """Return none: records are kept for ever."""
         del topics
-        return {}
+        return Retentions({})
 
 
 def seen(before: GroupSample, at_s: int, waiting: int) -> GroupSample:

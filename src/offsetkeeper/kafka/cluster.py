@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from offsetkeeper.core.bounds import Bounds
@@ -54,12 +55,28 @@ _READ_ONE = {
 }
 
 
+_HIDDEN = "their settings may not be read (allow DESCRIBE_CONFIGS)"
+_BY_SIZE = "they delete records by size too (retention.bytes)"
+
+
 class Timestamps(NamedTuple):
     """Milliseconds since 1970 by partition, the topics that may not be read, and the time of the answer."""
 
     times_ms: dict[TopicPartition, int]
     refused: frozenset[str]
     at_ms: int
+
+
+class Retentions(NamedTuple):
+    """For how long topics keep their records.
+
+    Attributes:
+        ms: by topic, in milliseconds; topics that keep them for ever, or that are not known, are left out.
+        unjudged: topics whose records may be deleted earlier than `ms` says, each with the reason in words.
+    """
+
+    ms: Mapping[str, int]
+    unjudged: Mapping[str, str] = MappingProxyType({})
 
 
 class KafkaCluster(Cluster):
@@ -198,18 +215,19 @@ class KafkaCluster(Cluster):
         found = self._list(asked, self.isolation)
         return {tp: (answer.offset, answer.timestamp) for tp, answer in found.items() if answer.offset >= 0}
 
-    def retentions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return for how many milliseconds each topic keeps its records; topics that keep them for ever are left out.
-
-        Topics whose settings may not be read are left out too.
+    def retentions(self, topics: Iterable[str]) -> Retentions:
+        """Return for how long topics keep their records.
 
         Raises:
             BrokerUnavailable: see `Cluster`.
         """
-        settings = self.settings("topic", topics)
+        asked = list(topics)
+        settings = self.settings("topic", asked)
+        hidden = {topic: _HIDDEN for topic in asked if topic not in settings}
         deleted = {topic: each for topic, each in settings.items() if "delete" in each.get("cleanup.policy", "")}
         kept_ms = {topic: int(each.get("retention.ms") or -1) for topic, each in deleted.items()}
-        return {topic: ms for topic, ms in kept_ms.items() if ms >= 0}
+        by_size = {topic: _BY_SIZE for topic, each in deleted.items() if int(each.get("retention.bytes") or -1) >= 0}
+        return Retentions({topic: ms for topic, ms in kept_ms.items() if ms >= 0}, hidden | by_size)
 
     def settings(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of topics, or of brokers by their ids; left out if they may not be read.

@@ -32,6 +32,7 @@ from offsetkeeper.operate.outlook import outlook
 log = logging.getLogger(__name__)
 _AT_ONCE = 8
 _AGAIN_MS = 60_000
+_NAMED = 5  # topics in a line of the log
 _PASTS = 8  # groups at a poll whose past is asked for, so that the first one does not take long
 
 
@@ -57,6 +58,7 @@ class Collector:
         self._rules_told = False
         self._dropped: SimpleQueue[Notice] = SimpleQueue()
         self._waiting: list[Notice] = []
+        self._unjudged: set[str] = set()
         now_ms = environment.now_ms()
         unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
         self.view = View(0, now_ms, 0.0, unknown, unknown)
@@ -101,6 +103,15 @@ class Collector:
             log.warning("rule %r of the alarms is for %r: the store has no such group yet", rule, pattern)
         self._rules_told = True
 
+    def _tell_unjudged(self, topics: Mapping[str, str]) -> None:
+        """Log once of each topic that a rule on retention cannot judge: it would never raise an alarm."""
+        rules = ", ".join(repr(rule.name) for rule in self._rules if rule.what == "retention")
+        for why in sorted({*topics.values()}) if rules else ():
+            new = [topic for topic in sorted(topics) if topics[topic] == why and topic not in self._unjudged]
+            self._unjudged.update(new)
+            if new:
+                log.warning("%s of the alarms may miss deleted records of %s: %s", rules, _named(new), why)
+
     def not_told(self, notice: Notice) -> None:
         """Take back a notice that was dropped on its way: it is made again while it holds. Any thread may call it."""
         self._dropped.put(notice)
@@ -143,6 +154,7 @@ class Collector:
         except BrokerError as error:
             last = {name: sample.without_lags(self.view.groups.get(name)) for name, sample in fresh.items()}
             return every | last, str(error)
+        self._tell_unjudged(kafka.retentions.unjudged)
         self._known = {name: self._known.get(name, {}) for name in every}
         every |= (unmoved := self._unmoved(fresh, kafka))
         moved = {name: sample for name, sample in fresh.items() if name not in unmoved}
@@ -162,7 +174,7 @@ class Collector:
                 continue
             bounds = kafka.of(topics_of(sample.snapshot.positions))
             same = before.snapshot is sample.snapshot and before.bounds == bounds and not before.error
-            lags = aged(before.lags, self._known[name], sample.at_ms, kafka.retentions_ms) if same else None
+            lags = aged(before.lags, self._known[name], sample.at_ms, kafka.retentions.ms) if same else None
             if lags is not None:
                 found[name] = sample.with_lags(lags, before.plan, before.ahead, bounds)
         return found
@@ -172,7 +184,7 @@ class Collector:
         if refused := sorted(topics & kafka.refused.keys()):
             return replace(sample, error=kafka.refused[refused[0]])
         try:
-            return self._measure_anew(sample, kafka.of(topics), kafka.retentions_ms)
+            return self._measure_anew(sample, kafka.of(topics), kafka.retentions.ms)
         except BrokerError as error:
             return replace(sample, error=str(error))
         except Exception as error:  # noqa: BLE001 - as above
@@ -202,6 +214,11 @@ class Collector:
         missing = snapshot.missing
         planned = plan(snapshot.group, stored, bounds, Policies(), FirstOffsets(), missing=missing)
         return sample.with_lags(lags, planned, ahead, held)
+
+
+def _named(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - _NAMED:,} more" if len(topics) > _NAMED else ""
+    return f"{', '.join(topics[:_NAMED])}{more}"
 
 
 def _alone(before: GroupSample, error: Exception) -> str:

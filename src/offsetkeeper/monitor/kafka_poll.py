@@ -17,6 +17,7 @@ from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import BrokerError, BrokerUnavailable
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.cluster import Retentions
 
 _AT_ONCE = 8
 _DESCRIBED_S = 30.0  # between two polls that ask for all
@@ -32,12 +33,12 @@ class KafkaSample:
     Attributes:
         bounds: of the partitions of each topic that exists. Those of a topic where nothing changed are the very same
             mapping as at the poll before.
-        retentions_ms: for how long each topic keeps its records.
+        retentions: for how long each topic keeps its records.
         refused: topics that Kafka refuses to describe, each with the reason.
     """
 
     bounds: Mapping[str, OfTopic]
-    retentions_ms: Mapping[str, int]
+    retentions: Retentions
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, topics: Collection[str]) -> OfTopic:
@@ -55,7 +56,7 @@ class KafkaPoll:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
-        self._last = KafkaSample({}, {})
+        self._last = KafkaSample({}, Retentions({}))
         self._topics: Mapping[str, TopicDescription] = {}
         self._wanted: frozenset[str] = frozenset()
         self._described_s: float | None = None  # when
@@ -70,12 +71,12 @@ class KafkaPoll:
         known = self._described_s is not None and now_s - self._described_s < _DESCRIBED_S and wanted == self._wanted
         bounds = self._quickly(self._last.bounds) if known else None
         if bounds is not None:
-            found = KafkaSample(bounds, self._last.retentions_ms, self._last.refused)
+            found = KafkaSample(bounds, self._last.retentions, self._last.refused)
         else:
             self._described_s = None
             found = self._whole(wanted)
             self._wanted, self._described_s = wanted, now_s
-        self._last = KafkaSample(_kept(self._last.bounds, found.bounds), found.retentions_ms, found.refused)
+        self._last = KafkaSample(_kept(self._last.bounds, found.bounds), found.retentions, found.refused)
         return self._last
 
     def _quickly(self, before: Mapping[str, OfTopic]) -> dict[str, OfTopic] | None:
@@ -106,7 +107,7 @@ class KafkaPoll:
             self._topics = self._cluster.describe(topics)
             bounds = self._quickly({})
             bounds = self._ask(self._topics.values()) if bounds is None else bounds
-            return KafkaSample(bounds, self._cluster.retentions(topics))
+            return KafkaSample(bounds, self._cluster.retentions(self._topics))
         except BrokerUnavailable:
             raise
         except BrokerError:
@@ -133,7 +134,7 @@ class KafkaPoll:
             except BrokerError as error:
                 refused[topic] = str(error)
         self._topics = described
-        return KafkaSample(bounds, self._cluster.retentions(set(topics) - refused.keys()), refused)
+        return KafkaSample(bounds, self._cluster.retentions(described), refused)
 
 
 def _went_on(before: OfTopic, now: OfTopic) -> bool:

@@ -253,7 +253,7 @@ def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str]
     """
     bounds = cluster.bounds_of_topics({*topics, *topics_of(snapshot.positions)})
     bounds = cluster.with_log_ends(cluster.with_open_transactions(snapshot.positions, bounds))
-    return lag_within(snapshot, cluster, bounds, cluster.retentions({tp.topic for tp in bounds}))
+    return lag_within(snapshot, cluster, bounds, cluster.retentions({tp.topic for tp in bounds}).ms)
 
 
 def lag_within(
