@@ -59,6 +59,45 @@ def test_a_clause_of_the_table_that_loses_rows_is_refused_unless_it_is_meant(
 
 
 @pytest.mark.parametrize("words", [{}, {"mode": "upsert", "key": ["id"]}], ids=["append", "upsert"])
+def test_a_trigger_keeps_its_own_conflict_clauses(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, words: dict[str, Any]
+) -> None:
+    """A clause of the statement that fires a trigger counts in all of the trigger's statements."""
+    shop.execute("create table orders (id integer primary key, item text)")
+    shop.execute("create table items (name text primary key)")
+    shop.execute("create table latest (item text primary key, id int)")
+    shop.execute(
+        "create trigger fill after insert on orders begin insert or ignore into items values (new.item); "
+        "insert or replace into latest values (new.item, new.id); end"
+    )
+    frame = spark.sql("select explode(array(1, 2)) as id, 'tea' as item")
+    Table(url, "orders", **words).rows.write(frame, BATCH)
+    assert shop.execute("select * from orders").fetchall() == [(1, "tea"), (2, "tea")]
+    assert shop.execute("select * from items").fetchall() == [("tea",)]
+    assert shop.execute("select * from latest").fetchall() == [("tea", 2)]
+    if not words:  # a duplicate is still refused
+        with pytest.raises(SinkError, match="UNIQUE constraint failed"):
+            Table(url, "orders").rows.write(frame, BATCH)
+        assert shop.execute("select count(*) from orders").fetchall() == [(2,)]
+
+
+def test_conflict_clauses_of_a_table_with_a_trigger_are_refused_at_the_start(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
+    """Those of the table would lose rows, and without them those of the trigger would not count."""
+    shop.execute("create table orders (id int unique On  Conflict replace, item text)")
+    shop.execute("create table log (id int)")
+    shop.execute("create trigger noted after insert on orders begin insert into log values (new.id); end")
+    store = MemoryStore("memory://")
+    with pytest.raises(Refused, match="table orders has a conflict clause"):
+        Table(url, "orders").prepare(store, Guarantee.EXACTLY_ONCE)
+    meant = Table(url, "orders", fewer_rows="as the table")
+    meant.prepare(store, Guarantee.EXACTLY_ONCE)
+    meant.rows.write(spark.sql("select 1 as id, explode(array('a', 'b')) as item"), BATCH)
+    assert shop.execute("select id, count(*) from orders group by id").fetchall() == [(1, 1)]
+
+
+@pytest.mark.parametrize("words", [{}, {"mode": "upsert", "key": ["id"]}], ids=["append", "upsert"])
 def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant_in_sqlite(
     spark: SparkSession, url: str, shop: sqlite3.Connection, words: dict[str, Any]
 ) -> None:

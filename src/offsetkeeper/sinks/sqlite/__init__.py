@@ -6,6 +6,7 @@ locked only while the rows are inserted.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ _TABLE = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = ?" 
 _STRICT = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
 _STRICT_SINCE = (3, 37, 0)
 _TRIGGERS = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
+_DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
+_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 _COLUMNS = """
     SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3),
         NOT "notnull" AND NOT (pk AND upper(type) = 'INTEGER')
@@ -72,6 +75,14 @@ _NOTHING = "NOTHING"
 _SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
 _SAME_KEY = "SELECT 1 FROM staged GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 _WITHOUT = "SELECT {shown} FROM staged WHERE {column} IS NULL LIMIT 1"
+
+
+class _Look(NamedTuple):
+    """How a table is: its columns, the collation of each column of the key, and whether it has triggers."""
+
+    columns: list[SQLiteColumn]
+    collations: Mapping[str, str]
+    triggers: bool
 
 
 class SQLiteTable:
@@ -100,7 +111,8 @@ class SQLiteTable:
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - the protocol's signature
         """See `Joiner`."""
         fields = frame.schema.fields
-        found, collations = self._database.run(self._look)
+        look = self._database.run(self._look)
+        found, collations, _ = look
         columns = match_columns(fields, found, self._target, misfit)
         kept = limits_of_rows(fields, columns, self._target, limits)
         staged = self._stage(frame, fields, kept)
@@ -111,15 +123,15 @@ class SQLiteTable:
         if key and self._same_key(staged, key, order):
             raise same_key(self._target, in_order=bool(order))
         places = [place for place, column in enumerate(columns) if column is not None]
-        statement = _statement(self._target, [names[place] for place in places])
+        statement = _statement(self._target, [names[place] for place in places], aborts=not look.triggers)
 
         def finish(connection: Any) -> None:
-            if self._look(connection) != (found, collations):
+            if self._look(connection) != look:
                 raise altered(self._target)
             inserted = self._finish(connection, statement, staged.rows(places, order))
             there = count = staged.count()
             nothing = statement.endswith(_NOTHING) and inserted < count
-            if collations and not self._target.fewer_rows and (nothing or self._has_triggers(connection)):
+            if collations and not self._target.fewer_rows and (nothing or look.triggers):
                 keys = staged.rows([names.index(name) for name in self._target.key], [])
                 there = self._found(connection, keys, collations)
             # With no column but the key, rows that are there are not written again.
@@ -139,11 +151,12 @@ class SQLiteTable:
             return False
         return self._database.run(database_identity) == store.identity()
 
-    def _look(self, connection: Connection) -> tuple[list[SQLiteColumn], Mapping[str, str]]:
-        """Return the table's columns, and the collation of each column of the key."""
+    def _look(self, connection: Connection) -> _Look:
+        """Return how the table is, after checks of its key and its triggers."""
         columns = self._columns(connection)
+        triggers = self._has_triggers(connection)
         if not self._target.key:
-            return columns, {}
+            return _Look(columns, {}, triggers)
         indexes = [each for each in _unique_keys(connection, self._target.table) if set(each) == set(self._target.key)]
         if not indexes:
             raise no_unique_index(self._target, self._address)
@@ -155,7 +168,7 @@ class SQLiteTable:
             name, collation = merging[0]
             why = f"is compared by the collation {collation}"
             raise merged_keys(self._target, by_name[name], why, "create the unique index with COLLATE BINARY")
-        return columns, indexes[0] | dict(merging)
+        return _Look(columns, indexes[0] | dict(merging), triggers)
 
     def _stage(self, frame: DataFrame, fields: Sequence[StructField], kept: Sequence[Limits]) -> _Staging:
         convert = [
@@ -190,7 +203,23 @@ class SQLiteTable:
         return sum(connection.execute(query, row).fetchone()[0] for row in keys)
 
     def _has_triggers(self, connection: sqlite3.Connection) -> bool:
-        return connection.execute(_TRIGGERS, [self._target.table]).fetchone() is not None
+        """Return whether the table has triggers.
+
+        Raises:
+            Refused: it has a conflict clause too. An insert overrides the clauses of the table and of its triggers, or
+                none of them.
+        """
+        table = self._target.table
+        triggers = connection.execute(_TRIGGERS, [table]).fetchone() is not None
+        if triggers and not self._target.fewer_rows:
+            [(declared,)] = connection.execute(_DECLARED, [table])
+            if _CLAUSE.search(declared):
+                raise Refused(
+                    f"{self._address}: table {table} has a conflict clause (ON CONFLICT), which may leave rows out, and "
+                    "a trigger, whose own clauses would be lost if that one did not count: make the table without the "
+                    'clause, or give fewer_rows="as the table" if that is meant'
+                )
+        return triggers
 
     def _columns(self, connection: sqlite3.Connection) -> list[SQLiteColumn]:
         table = self._target.table
@@ -267,10 +296,11 @@ def _unique_keys(connection: sqlite3.Connection, table: str) -> list[dict[str, s
     return [*indexes.values(), dict(connection.execute(_PRIMARY_KEY, [table]))]
 
 
-def _statement(target: Target, names: Sequence[str]) -> str:
+def _statement(target: Target, names: Sequence[str], *, aborts: bool) -> str:
+    """Return the statement for a row; if it aborts at conflicts, clauses of the table and its triggers do not count."""
     listed, key = ", ".join(map(_quoted, names)), ", ".join(map(_quoted, target.key))
     changes = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in changed(target, names))
-    clause = "" if target.fewer_rows else " OR ABORT"  # the conflict clauses of a table leave rows out, or replace some
+    clause = " OR ABORT" if aborts and not target.fewer_rows else ""  # a table's own leave rows out, or replace some
     insert = f"INSERT{clause} INTO {_quoted(target.table)} ({listed}) VALUES ({', '.join('?' * len(names))})"
     if target.mode == "append":
         return insert
