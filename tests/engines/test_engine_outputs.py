@@ -6,18 +6,21 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any, cast
 
 import psycopg
+import psycopg.rows
 import pymysql
 import pytest
+from pymysql.cursors import DictCursor
 from pyspark.sql import DataFrame
 
 from engines.lab import Lab
 from offsetkeeper import Batch, open_store
 from offsetkeeper.core.store import TransactionalStore
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
-from offsetkeeper.sinks import Idempotent, Outputs, Table
+from offsetkeeper.sinks import Idempotent, Outputs, Table, Transaction
 from offsetkeeper.testing.mariadb import MariaDBServer
 from structured.dying import Died, DyingStore
 
@@ -290,3 +293,59 @@ def test_two_outputs_of_one_batch_may_be_one_table(
     assert ask("select count(*), count(distinct n) from orders") == [(6000, 1500)]
     assert ask(LEFT[kind].format(database.rpartition("/")[2]) if kind == "of_mysql" else LEFT[kind]) == []
     assert [batch.retry for batch in calls] == [False, False]
+
+
+@pytest.fixture
+def of_sqlite(tmp_path: Path) -> tuple[str, Callable[[str], list[Any]]]:
+    """As `of_postgresql`."""
+    path = tmp_path / "shop.db"
+
+    def ask(statement: str) -> list[Any]:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            return connection.execute(statement).fetchall()
+
+    return f"sqlite:///{path}", ask
+
+
+def _as_dicts(connection: Any) -> None:
+    """Let a connection give its rows as dicts, as functions like them."""
+    if isinstance(connection, psycopg.Connection):
+        connection.row_factory, connection.cursor_factory = psycopg.rows.dict_row, psycopg.ClientCursor
+    elif isinstance(connection, sqlite3.Connection):
+        connection.row_factory = lambda cursor, row: dict(
+            zip([name for name, *_ in cursor.description], row, strict=True)
+        )
+        connection.text_factory = bytes
+    else:
+        connection.cursorclass = DictCursor
+
+
+@pytest.mark.parametrize("rows", [1, 1500], ids=["few", "staged"])
+@pytest.mark.parametrize("kind", ["of_postgresql", "of_mysql", "of_sqlite"])
+def test_a_table_after_a_function_that_asks_for_dicts_gets_its_rows(
+    lab: Lab, topic: NewTopic, request: pytest.FixtureRequest, kind: str, rows: int
+) -> None:
+    """Both have the connection of one transaction; each has it as it was before the other."""
+    lab.store, ask = request.getfixturevalue(kind)
+    ask("create table orders (n int primary key, item varchar(20))")
+    ask("create table sums (item varchar(20))")
+    found: list[Any] = []
+
+    def note(frame: DataFrame, batch: Batch, connection: Any) -> None:  # noqa: ARG001 - the protocol's signature
+        _as_dicts(connection)
+        cursor = connection.cursor()
+        cursor.execute("insert into sums values ('tea')")
+        cursor.execute("select item from sums")
+        found.append(cursor.fetchall())
+
+    def many(frame: DataFrame, batch: Batch) -> DataFrame:  # noqa: ARG001 - the protocol's signature
+        return frame.selectExpr(f"explode(sequence(1, {rows})) as n", "'tea' as item")
+
+    lab.produce(name := topic(), "a")
+    table = Table(lab.store, "orders", mode="upsert", key=["n"], same_keys="as the column")
+    sink = Outputs(before=table, sums=Transaction(note), rows=table, again=Transaction(note))
+    run(lab, name, sink, many, guarantee="exactly_once")
+    item = b"tea" if kind == "of_sqlite" else "tea"
+    assert found == [[{"item": item}], [{"item": item}] * 2]
+    assert ask("select count(*), count(distinct n) from orders") == [(rows, rows)]
+    assert ask("select count(*) from sums") == [(2,)]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper")
 Frames = Mapping[str, "DataFrame"]
+_FACTORIES = ("row_factory", "text_factory", "cursor_factory", "cursorclass")  # of psycopg, sqlite3 and PyMySQL
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -192,8 +193,11 @@ class Prepared:
         steps = {name: self.joiners[name].stage(frames[name], batch) for name in left}
 
         def finish(connection: Any) -> None:
+            before = {each: getattr(connection, each) for each in _FACTORIES if hasattr(connection, each)}
             for name, step in steps.items():
                 step(connection)
+                for each, made in before.items():  # a function may have asked for its rows as dicts
+                    setattr(connection, each, made)
                 self.joiners[name].follow(connection, MarkKey(batch.group, name), OutputMark.of(batch))
 
         return finish
