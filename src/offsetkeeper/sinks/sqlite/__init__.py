@@ -216,8 +216,8 @@ class SQLiteTable:
             if _CLAUSE.search(declared):
                 raise Refused(
                     f"{self._address}: table {table} has a conflict clause (ON CONFLICT), which may leave rows out, "
-                    "and a trigger, whose own clauses would be lost if that one did not count: make the table without the "
-                    'clause, or give fewer_rows="as the table" if that is meant'
+                    "and a trigger, whose own clauses would be lost if that one did not count: make the table without "
+                    'the clause, or give fewer_rows="as the table" if that is meant'
                 )
         return triggers
 
