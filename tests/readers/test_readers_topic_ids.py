@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.offsets import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import RangeGone
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import Admin
 from offsetkeeper.readers import Source, consume, open_reader, reading_error
 from offsetkeeper.readers.consume import read
+from offsetkeeper.readers.streaming import StreamStart
 from offsetkeeper.testing.kafka import KafkaServer
 
 MakeTopic = Callable[..., str]
@@ -52,6 +55,42 @@ def test_records_of_the_topic_that_has_the_old_name_are_not_given(
     assert isinstance(reading_error(raised.value), RangeGone)
     assert f"topic {orders} was deleted" in str(raised.value)
     assert reader.read(spark, wanted, ids_of(kafka_server, orders, others)).count() == 8
+
+
+def test_what_consumers_of_the_connector_fetched_ahead_is_not_given_of_the_topic_that_is_made_again(
+    spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic, fill: Fill
+) -> None:
+    """Spark's executors keep the records of a poll that no batch has read yet, for minutes."""
+    orders, old, new = topic(), b"v", b"vv"
+    reader = open_reader("connector", KafkaCluster(kafka_server.bootstrap), group="test")
+
+    def records(start: int, end: int) -> list[tuple[int, bytes]]:
+        frame = reader.read(spark, [OffsetRange(orders, 0, start, end)], ids_of(kafka_server, orders))
+        return [(row["offset"], bytes(row["value"])) for row in frame.collect()]
+
+    fill(kafka_server, orders, 6, len(old))
+    assert records(0, 3) == [(n, old) for n in range(3)]
+    make_again(kafka_server, orders)
+    fill(kafka_server, orders, 6, len(new))
+    assert records(0, 3) == [(n, new) for n in range(3)]
+    assert records(3, 6) == [(n, new) for n in range(3, 6)]
+
+
+def test_a_query_gets_nothing_that_consumers_of_the_connector_fetched_ahead(
+    spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic, fill: Fill, tmp_path: Path
+) -> None:
+    orders, old, new = topic(), b"v", b"vv"
+    reader = open_reader("connector", KafkaCluster(kafka_server.bootstrap), group="test")
+    fill(kafka_server, orders, 6, len(old))
+    assert reader.read(spark, [OffsetRange(orders, 0, 0, 3)]).count() == 3
+    make_again(kafka_server, orders)
+    fill(kafka_server, orders, 6, len(new))
+    start = StreamStart(Topics.of([orders]), {TopicPartition(orders, 0): Position(3)})
+    frame = reader.for_query(spark, start, lambda: True).stream(spark, start)
+    writing = frame.writeStream.format("memory").queryName("ahead").trigger(availableNow=True)
+    query = writing.option("checkpointLocation", str(tmp_path)).start()
+    assert query.awaitTermination(60)
+    assert [bytes(row["value"]) for row in spark.table("ahead").collect()] == [new] * 3
 
 
 def test_a_topic_made_again_while_it_is_read_fails_the_read_before_its_last_records(

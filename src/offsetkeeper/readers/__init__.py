@@ -89,7 +89,7 @@ class Reader(Protocol):
                 other records at these offsets.
             cluster_id: the expected id of the Kafka cluster, if it is known: a name may lead to another one.
             leader_epochs: the leader epoch of partitions in which Kafka held all of their ranges, as far as known. The
-                connector reader ignores it.
+                connector reader only takes other consumers where it is another one.
 
         Raises:
             SettingsError: two ranges overlap, or a range is not valid.

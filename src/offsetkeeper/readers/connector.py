@@ -62,8 +62,10 @@ class ConnectorReader:
         self._split = split
         self._java = _TUNING | java_options(source.options)
         # Executors cache consumers by group. They refuse a consumer whose settings differ from the cached one, with an
-        # error that shows all settings, also secrets. So each reader has its own group, the same for all batches.
-        self._group = f"{source.group}-{environment.token(4)}"
+        # error that shows all settings, also secrets. So each reader has its own group. It stays for all batches, until
+        # a log is another one: for minutes executors keep and give what they fetched ahead, whatever Kafka holds then.
+        self._group = self._another_group()
+        self._logs: dict[TopicPartition, tuple[str | None, str | None, int | None]] = {}  # what they were known by
 
     def read(
         self,
@@ -71,7 +73,7 @@ class ConnectorReader:
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str] = NO_IDS,
         cluster_id: str | None = None,
-        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - its consumers give none
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,
     ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read again each time the frame is used.
 
@@ -91,6 +93,8 @@ class ConnectorReader:
             check_ranges(cluster, wanted, topic_ids, cluster_id)
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
+        tps = [each.topic_partition for each in wanted]
+        self._leave_other_logs({tp: (topic_ids.get(tp.topic), cluster_id, leader_epochs.get(tp)) for tp in tps})
         self._keep_secrets(spark)
         with unlogged():
             readers = [spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted)]
@@ -112,7 +116,7 @@ class ConnectorReader:
         """
         query_options(start)
         self._streaming(spark, {"subscribe": self._group})  # no broker is asked
-        return self
+        return type(self)(self._source, split=self._split)  # its consumers have fetched nothing
 
     def in_any_order(self) -> ConnectorReader:
         """See `Reader.in_any_order`. Spark's connector cuts partitions only by a number."""
@@ -143,6 +147,19 @@ class ConnectorReader:
         """Return a client that connects now, as executors may do: their consumers cannot be asked where they are."""
         source = self._source
         return KafkaCluster(source.brokers, source.options, isolation=source.isolation)
+
+    def _another_group(self) -> str:
+        return f"{self._source.group}-{environment.token(4)}"
+
+    def _leave_other_logs(self, logs: Mapping[TopicPartition, tuple[str | None, str | None, int | None]]) -> None:
+        """Take other consumers if a partition has another topic id, cluster or leader epoch than when it was read last.
+
+        What the old ones fetched ahead may be of a log that was cut since, or of another topic.
+        """
+        if any(self._logs.get(tp, log) != log for tp, log in logs.items()):
+            self._group = self._another_group()
+            self._logs.clear()
+        self._logs |= logs
 
     def _keep_secrets(self, spark: SparkSession) -> None:
         """Keep secrets out of Spark's logs, and from Spark Connect.
