@@ -72,7 +72,8 @@ class Pipeline:
         poll_interval_s: seconds between two polls of Kafka while there are no records to read.
         attempts: how often a failing batch is tried, each time with the same ranges.
         retry_timeout_s: seconds that brokers or the store may be unavailable before a run ends.
-        stall_s: seconds that a task waits for the next record of a batch before the batch fails.
+        stall_s: seconds that a task waits for the next record of a batch before the batch fails. A task of the packed
+            reader waits on while it fetches records of aborted transactions, which it passes over.
         log_ranges: log `topic partition start end` for each range, to the logger `offsetkeeper.ranges`.
         dead_letters: the output for records that fail, with `Policies(poison="quarantine")`: a sink, or a function
             of (frame, batch). See docs/sinks.md.

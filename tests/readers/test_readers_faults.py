@@ -5,8 +5,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Theirs
 from pyspark.sql import SparkSession
 
@@ -114,6 +116,27 @@ def test_a_stall_names_the_ranges_and_their_positions_and_counts_the_rest(
     ranges = [(orders, partition, 0, 5) for partition in range(8)]
     with pytest.raises(ReadStalled, match=rf"{orders} 0 at 0 of 5 .the partition ends at 0.;.* and 3 more"):
         list(read(source_of(kafka_server, stall_s=4), ranges))
+
+
+def test_aborted_records_that_take_longer_than_a_stall_are_no_stall(
+    kafka_server: KafkaServer, topic: MakeTopic, source_of: MakeSource
+) -> None:
+    """The client gives nothing of them: here for about four seconds."""
+    orders = topic()
+    small = {"batch.num.messages": 10, "log_level": 0}  # records of a batch come, and are passed over, together
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap, "transactional.id": orders, **small})
+    producer.init_transactions(30)
+    for count, end in ((2000, producer.abort_transaction), (3, producer.commit_transaction)):
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(orders, b"v" * 1000)
+        assert producer.flush(30) == 0
+        end(30)
+    with kafka_server.proxy() as proxy:
+        proxy.reply_rate = 500_000
+        source = replace(source_of(kafka_server, LITTLE_AHEAD, stall_s=1), brokers=proxy.address)
+        found = [offset for batch in read(source, [(orders, 0, 0, 2004)]) for offset in batch["offset"].to_pylist()]
+    assert found == [2001, 2002, 2003]
 
 
 def test_slow_work_between_two_batches_is_no_stall(

@@ -64,7 +64,8 @@ class Taken(NamedTuple):
         batch: records whose turn it was, or None.
         events: what else was told, each as an error of confluent-kafka's, a partition and an offset.
         done: the numbers of ranges of which all has come just now.
-        arrived: records that are wanted and came; they may not be those of the batch.
+        arrived: records that are wanted and came, and one more if the client has fetched on: it gives nothing of
+            aborted transactions. They may not be those of the batch.
         held: bytes that wait for their turn.
     """
 

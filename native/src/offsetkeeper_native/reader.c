@@ -22,6 +22,7 @@ enum { /* enum rd_kafka_resp_err_t and other constants of rdkafka.h */
     F(void, conf_destroy, (void *))                                                                                    \
     F(int, conf_set, (void *, const char *, const char *, char *, size_t))                                             \
     F(void, conf_set_error_cb, (void *, void (*)(void *, int, const char *, void *)))                                  \
+    F(void, conf_set_stats_cb, (void *, int (*)(void *, char *, size_t, void *)))                                      \
     F(void, conf_set_log_cb, (void *, void (*)(const void *, int, const char *, const char *)))                        \
     F(void, conf_set_opaque, (void *, void *))                                                                         \
     /* "Main handle" and "Errors" */                                                                                  \
@@ -88,7 +89,7 @@ typedef struct { /* the outcome of a call of ok_take; what it points to is good 
     const int32_t *done; /* places that were read to their end just now */
     int32_t bad_place;   /* of the record, where BAD_TIMESTAMP or BROKEN is returned */
     int64_t bad_offset, bad_ms;
-    int64_t arrived; /* wanted records that came; those that are given may be others */
+    int64_t arrived; /* wanted records that came; those that are given may be others; one more if it has fetched on */
     int64_t held;    /* bytes that wait for their turn */
     int64_t turn;    /* the turn that is not over, or how many there are */
 } taken_t;
@@ -146,6 +147,8 @@ typedef struct {
     int64_t turn, turns_count, held;
     chunk_t *spare; /* of the size CHUNK: new memory costs more than a copy into old */
     int32_t spare_count;
+    int64_t fetched; /* the next offsets to be fetched, added up, once they were told */
+    int told, fetches; /* fetches: whether they have grown; what is fetched of aborted transactions is not given */
     batch_t batch;
 } reader_t;
 
@@ -602,6 +605,21 @@ static void on_error(void *client, int code, const char *reason, void *opaque) {
     if (r->events_count < MOST_EVENTS) (void)add_event(r, code, REPORT, 0, reason);
 }
 
+static int on_stats(void *client, char *json, size_t size, void *opaque) { /* in the same thread */
+    (void)client, (void)size;
+    static const char name[] = "\"next_offset\":";
+    reader_t *r = opaque;
+    int64_t fetched = 0;
+    for (const char *at = json; (at = strstr(at, name));) {
+        at += sizeof name - 1;
+        fetched += strtoll(at, NULL, 10);
+    }
+    r->fetches |= r->told && fetched > r->fetched;
+    r->fetched = fetched;
+    r->told = 1;
+    return 0;
+}
+
 static void on_log(const void *client, int level, const char *facility, const char *text) {
     (void)client, (void)level, (void)facility, (void)text;
 }
@@ -717,6 +735,8 @@ EXPORT int ok_take(reader_t *r, int wait_ms, int64_t most_rows, int64_t most_byt
         r->first = 0;
         r->behind = came;
     }
+    t->arrived += r->fetches;
+    r->fetches = 0;
     t->rows = r->batch.rows;
     t->held = r->held;
     t->turn = r->turn;
@@ -777,6 +797,7 @@ EXPORT reader_t *ok_open(const char **names, const char **values, int count, int
     r->last = ELSEWHERE;
     rk_conf_set_opaque(conf, r);
     rk_conf_set_error_cb(conf, on_error);
+    rk_conf_set_stats_cb(conf, on_stats);
     rk_conf_set_log_cb(conf, on_log);
     for (int i = 0; i < count; i++)
         if (rk_conf_set(conf, names[i], values[i], why, size)) {

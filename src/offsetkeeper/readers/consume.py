@@ -94,7 +94,8 @@ def read(
     Raises:
         RangeGone: Kafka no longer holds the beginning of a range, or a topic was made again, or is in another cluster;
             or the log was cut.
-        ReadStalled: a range was not read to its end within `stall_s` seconds without progress.
+        ReadStalled: a range was not read to its end within `stall_s` seconds without progress. Records of aborted
+            transactions, which are passed over, are progress.
         BrokerUnavailable: the same, as brokers did not answer.
         UnknownTopic: a topic or partition does not exist.
         NotAuthorized: the credentials are wrong or lack a permission.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from bisect import bisect_left
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -29,6 +30,7 @@ Partition = tuple[str, int]
 Event = tuple[Any, Partition | None, int]
 NO_EPOCHS: dict[Partition, int] = {}
 _STEP = 32
+_NEXT_OFFSET = re.compile(r'"next_offset":(-?\d+)')
 
 
 class Taken(NamedTuple):
@@ -39,7 +41,8 @@ class Taken(NamedTuple):
         events: errors and ends of partitions: a `KafkaError`, its partition, an offset. A record that is wanted and has
             a later leader epoch than its range is an error too: the log was cut and written again.
         waited_s: seconds that nothing came.
-        arrived: whether records that are wanted have come, or all of a range; the batch may have others.
+        arrived: whether records that are wanted have come, or all of a range, or the client has fetched on: it gives
+            nothing of aborted transactions. The batch may have other records.
     """
 
     batch: Any
@@ -115,7 +118,9 @@ class PythonMessages:
         self._numbers = {partition: number for number, partition in enumerate(self._partitions)}
         self._held, self._flow = Held(ranges), Flow(ranges)
         self.unread: dict[Partition, Rest] = dict(zip(self._partitions, self._held.rests, strict=True))
-        self._consumer = open_consumer(source, report)
+        self._fetched: int | None = None
+        self._fetches = False
+        self._consumer = open_consumer(source, report, make=self._make)
         self._cluster_id: str | None = None
         self._steer([])
 
@@ -143,7 +148,8 @@ class PythonMessages:
             given = given or self._held.give(*most)
             batch = self._record_batch(given) if given else None
             told = [(each.error(), (each.topic(), each.partition()), each.offset()) for each in events] + later
-            arrived |= len(unread) > len(self.unread)
+            arrived |= len(unread) > len(self.unread) or self._fetches
+            self._fetches = False
             self._steer([self._numbers[each] for each in unread - self.unread.keys()])
             return Taken(batch, told, waited_s, arrived)
 
@@ -161,6 +167,15 @@ class PythonMessages:
     def close(self) -> None:
         """See `Messages.close`."""
         self._consumer.close()
+
+    def _make(self, given: dict[str, Any]) -> Any:
+        return self._kafka.Consumer({**given, "stats_cb": self._see_fetched})
+
+    def _see_fetched(self, statistics: str) -> None:
+        """See from the client's statistics whether it has fetched on since those before."""
+        fetched = sum(map(int, _NEXT_OFFSET.findall(statistics)))
+        self._fetches |= self._fetched is not None and fetched > self._fetched
+        self._fetched = fetched
 
     def _take(self, wait_s: float) -> tuple[list[Any], list[int], float]:
         """Return messages and their sizes, in steps: more may arrive meanwhile, without end where they are large."""

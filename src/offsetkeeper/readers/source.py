@@ -48,6 +48,9 @@ _FEW = {"queued.min.messages": "1000"}
 # Records of several partitions wait for their turn behind the queue, which may be shorter then. What is in it of a
 # partition that is paused is fetched once more.
 _SHORT_QUEUE = {"queued.min.messages": "20000"}
+# How often a client tells how far it has fetched until a read counts as stalled, if it is to tell.
+_TOLD = 4
+_DAY_MS = 86_400_000
 _NO_TUNING: dict[str, str] = {}
 _FIXED = {
     "auto.offset.reset": "error",
@@ -114,9 +117,12 @@ def open_consumer(
     Raises:
         SettingsError, MissingExtra: see `open_client`.
     """
+    told = {"statistics.interval.ms": str(max(1, min(_DAY_MS, int(source.stall_s * 1000 / _TOLD))))}
     settings = _FIXED | {"group.id": source.group, "isolation.level": source.isolation}
     usual = _TUNING | _FEW if source.headers else _TUNING
-    return open_client("Consumer", source.brokers, {**usual, **source.options, **tuning}, settings, report, make)
+    return open_client(
+        "Consumer", source.brokers, {**told, **usual, **source.options, **tuning}, settings, report, make
+    )
 
 
 def record_batch(messages: Sequence[Any], *, headers: bool, raw_times: bool = False) -> pa.RecordBatch:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import socket
 import struct
 import threading
@@ -82,10 +83,12 @@ class TcpProxy:
     Attributes:
         port: the port it listens on, once entered.
         replied: bytes that came from the server so far, on all connections.
+        reply_rate: bytes of the server in a second, at most, on each connection; any number until it is set.
     """
 
     def __init__(self, target_host: str, target_port: int, *, port: int = 0, patience: float = 0.0) -> None:
         self.port, self.replied = port, 0
+        self.reply_rate = math.inf
         self._patience = patience
         self._target = (target_host, target_port)
         self._faults: list[Fault] = []
@@ -293,6 +296,7 @@ class TcpProxy:
         client.transport.set_write_buffer_limits(0)  # drain() returns when all was handed to the system
         while reply := await self._read(server):
             self.replied += len(reply)
+            await asyncio.sleep(len(reply) / self.reply_rate)
             fault = answers[0] if answers else None
             if isinstance(fault, HeldRequest) and fault.abandoned:
                 fault.answer()
