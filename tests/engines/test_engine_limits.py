@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab, Running
@@ -50,6 +51,31 @@ def test_a_batch_has_about_as_many_bytes_as_it_may_whatever_the_size_of_records(
     assert sum(sizes) == 600 * 1_000 + 40 * 50_000
     assert max(sizes) <= 400_000
     assert len(sizes) <= 9, sizes
+
+
+def test_a_batch_with_a_limit_of_bytes_passes_over_aborted_records_that_take_longer_than_a_look_at_sizes(
+    lab: Lab, topic: NewTopic
+) -> None:
+    """A look takes at most as long as a stall, and sees no record here."""
+    orders = topic()
+    small = {"batch.num.messages": 10, "log_level": 0}  # records of a batch come, and are passed over, together
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "transactional.id": orders, **small})
+    producer.init_transactions(LIMIT_S)
+    for values, end in ((["x" * 1000] * 2000, producer.abort_transaction), (["a", "b"], producer.commit_transaction)):
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(orders, value)
+        assert producer.flush(LIMIT_S) == 0
+        end(LIMIT_S)
+    with lab.kafka.proxy() as proxy:
+        proxy.reply_rate = 500_000
+        kafka = dict.fromkeys(("fetch.max.bytes", "fetch.message.max.bytes", "message.max.bytes"), "65536")
+        slowly: dict[str, Any] = {
+            "brokers": proxy.address,
+            "kafka": {**kafka, "offsetkeeper.native": "never"},
+            "stall_s": 1,
+        }
+        assert lab.read(orders, **slowly, max_bytes=10_000_000) == ["a", "b"]
 
 
 def test_topics_have_limits_of_their_own(lab: Lab, topic: NewTopic) -> None:

@@ -1,6 +1,7 @@
 """What cannot be read is an error that says so, and what can be read after all is."""
 
 import re
+import socket
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Theirs
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.offsets import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -26,6 +27,7 @@ from offsetkeeper.errors import (
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, open_reader, reading_error, task_error
 from offsetkeeper.readers.consume import read
+from offsetkeeper.readers.sample import sample
 from offsetkeeper.testing.kafka import KafkaServer
 
 MakeTopic = Callable[..., str]
@@ -137,6 +139,13 @@ def test_aborted_records_that_take_longer_than_a_stall_are_no_stall(
         source = replace(source_of(kafka_server, LITTLE_AHEAD, stall_s=1), brokers=proxy.address)
         found = [offset for batch in read(source, [(orders, 0, 0, 2004)]) for offset in batch["offset"].to_pylist()]
     assert found == [2001, 2002, 2003]
+
+
+def test_a_look_at_sizes_says_that_brokers_are_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        brokers = "{}:{}".format(*closed.getsockname())
+    with pytest.raises(BrokerUnavailable, match=f"a look at sizes: no answer from {brokers}"):
+        sample(Source(brokers, {}, "test", "read_committed", stall_s=2), {TopicPartition("orders", 0): 0})
 
 
 def test_slow_work_between_two_batches_is_no_stall(

@@ -55,6 +55,12 @@ def test_a_batch_has_about_as_many_bytes_as_it_may() -> None:
     assert set(shares.values()) == {10}
 
 
+def test_a_batch_is_bounded_where_no_record_could_be_sampled() -> None:
+    backlogs = {TopicPartition("a", n): 50 for n in range(10)}
+    shares = BatchSize(Limits(max_bytes=100_000), lambda _: {}).shares(backlogs, dict.fromkeys(backlogs, 0), 1)
+    assert sum(shares.values()) == 100
+
+
 def test_of_a_thousand_partitions_a_few_are_looked_into_and_others_the_next_time() -> None:
     looked: list[set[TopicPartition]] = []
 

@@ -21,6 +21,7 @@ Sample = Callable[[Offsets], Mapping[TopicPartition, tuple[int, int]]]
 """Returns the number of sampled records from each offset on, and their bytes."""
 
 _Item = TypeVar("_Item")
+_UNSEEN = 1000.0  # bytes of a record where none could be sampled: else a batch would have all that waits
 _AT_ONCE = 32  # partitions to sample for one batch
 
 
@@ -69,7 +70,8 @@ class Limits:
         Args:
             backlogs: offsets waiting in each partition.
             turn: the number of the batch.
-            mean_bytes: mean bytes of the records of each topic; for a missing topic, the largest mean of all is used.
+            mean_bytes: mean bytes of the records of each topic; for a missing topic, the largest mean of all is used,
+                or 1 kB without any.
         """
         capped = dict(backlogs)
         for topic, limit in self.max_records_per_topic.items():
@@ -79,7 +81,7 @@ class Limits:
         if self.max_bytes is None:
             return fair_share(capped, self.max_records, turn)
 
-        largest = max(mean_bytes.values(), default=0.0)
+        largest = max(mean_bytes.values(), default=_UNSEEN)
 
         def size_of(records: int) -> int:
             shares = fair_share(capped, records, turn)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.environment import monotonic
 from offsetkeeper.core.offsets import TopicPartition
-from offsetkeeper.errors import BrokerUnavailable, RecordUnreadable
+from offsetkeeper.errors import RecordUnreadable
 from offsetkeeper.kafka.clients import library, redact
 from offsetkeeper.kafka.closing import close
 from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
@@ -40,18 +40,20 @@ def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicP
     """Return for each partition how many records were looked at from the offset on, and how many bytes they have.
 
     That is keys, values and headers, without compression. At least one record of each partition is looked at, and
-    about 64 kB; a partition is absent where there is none.
+    about 64 kB; a partition is absent where there is none, or none comes in time: so behind many records of aborted
+    transactions.
 
     Args:
         source: where the records are.
         offsets: where to look, by partition.
 
     Raises:
-        BrokerUnavailable, NotAuthorized, BrokerError: see `offsetkeeper.errors`.
+        BrokerUnavailable, NotAuthorized, BrokerError: see `offsetkeeper.errors`. That no record comes is none of them.
     """
     found: dict[TopicPartition, tuple[int, int]] = {}
     waiting = set(offsets)
-    consumer = open_consumer(source, lambda _: None, _FEW)
+    reports: list[Any] = []
+    consumer = open_consumer(source, reports.append, _FEW)
     try:
         consumer.assign([library().TopicPartition(*tp, offset) for tp, offset in offsets.items()])
         deadline = monotonic() + min(_TIME_S, source.stall_s)
@@ -60,6 +62,7 @@ def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicP
                 tp = TopicPartition(message.topic(), message.partition())
                 if error := message.error():
                     if tp not in waiting or judge(error).passes:
+                        reports.append(error)
                         continue
                     if judge(error) not in _PASSED:
                         raise broker_error(
@@ -73,6 +76,7 @@ def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicP
                 waiting.discard(tp)
     finally:
         close(consumer.close)
-    if waiting and not found:
-        raise BrokerUnavailable(f"no record to tell a size by came from {source.brokers} in {_TIME_S:.0f} s")
+    trouble = [each for each in reports if judge(each).passes]
+    if waiting and not found and trouble:
+        raise broker_error(trouble[-1], redact(trouble[-1].str(), source.options), "a look at sizes", source.brokers)
     return found
