@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.clients.sqlite import Connection as SQLiteConnection
 from offsetkeeper.clients.sqlite import database_identity
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
@@ -362,10 +363,10 @@ def test_databases_in_memory_are_all_different() -> None:
         assert database_identity(one) != database_identity(two)
 
 
-class BreakingDisk(sqlite3.Connection):
+class BreakingDisk(SQLiteConnection):
     """Commits, and then says that it did not. A fake, as no disk fails in the midst of a commit when it is asked to."""
 
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Run a statement."""
         done = super().execute(sql, parameters)
         if sql == "COMMIT":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from offsetkeeper.clients.sqlite import Connection
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
@@ -35,7 +36,7 @@ class LostReply(SQLiteStore):
         self.faults: tuple[str, ...] = ()
         commit = self._connections.commit
 
-        def commit_and_lose(connection: sqlite3.Connection) -> None:
+        def commit_and_lose(connection: Connection) -> None:
             fault, *rest = self.faults or ("",)
             self.faults = tuple(rest)
             if fault != "before":

@@ -115,6 +115,17 @@ def test_a_kept_connection_that_is_of_no_use_any_more_is_closed(server: Server) 
     assert server.closed() == [1, 1, 0, 0]
 
 
+def test_a_sweep_closes_what_is_of_no_use_any_more_and_keeps_the_rest_in_its_order(server: Server) -> None:
+    pool = Pool(server.connect, Connection.close, usable=lambda kept: not kept.stale)
+    with pool.lend() as one, pool.lend() as two, pool.lend() as three:
+        pass
+    two.stale = True
+    pool.sweep()
+    assert [each.closed for each in (one, two, three)] == [0, 1, 0]
+    with pool.lend() as first, pool.lend() as second:
+        assert [first, second] == [one, three]
+
+
 def test_a_kept_connection_that_cannot_be_looked_at_is_closed(server: Server) -> None:
     def usable(_: Connection) -> bool:
         raise OSError

@@ -69,6 +69,15 @@ class Pool(Generic[C]):
             raise
         self._give_back(connection, None)
 
+    def sweep(self) -> None:
+        """Close the connections that are not lent and cannot be lent any more.
+
+        Raises:
+            Exception: an error of `usable`.
+        """
+        usable = [connection for connection in self._kept() if self._is_usable(connection)]
+        self._idle.extend(reversed(usable))
+
     def close(self) -> None:
         """Close the connections that are not lent. Lent connections are kept when they come back."""
         for connection in self._kept():

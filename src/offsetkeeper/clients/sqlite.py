@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
@@ -25,6 +26,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
 _BESIDE = ("journal", "wal", "shm")
+_Identity = tuple[int, int] | None  # device and inode; None if there is no such file
 _TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
 _ENDED = (
     "the transaction was ended in the block, or by SQLite itself, as `on conflict rollback` does; all was rolled back. "
@@ -96,20 +98,39 @@ class _Cursor(sqlite3.Cursor):
 
 
 class Connection(sqlite3.Connection):
-    """A connection that knows its file, and that releases all locks when it is closed.
+    """A connection that knows its files, and that releases all locks when it is closed.
 
     Attributes:
-        file: device and inode, which distinguish the file from a replacement, such as a backup.
         lent: whether a block of the user has the connection, within a transaction.
     """
 
-    file: tuple[int, int] | None = None
     lent = False
+    _path: Path | None = None
+    _files: tuple[_Identity, _Identity] = (None, None)
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         """Open the file; see `sqlite3.connect`."""
         self._cursors = weakref.WeakSet[sqlite3.Cursor]()
         super().__init__(*args, **settings)
+
+    def __del__(self) -> None:
+        """Close as `close` does: without it the end of a process could merge an old `-wal` into a restored file."""
+        with suppress(Exception):
+            self.close()
+
+    def remember(self, path: Path) -> None:
+        """Note which files are open: the one at a path, and its `-wal` if it has one. Both are there by now."""
+        self._path, self._files = path, _files(path)
+        with _LOCK:
+            _REMEMBERED.add(self)
+
+    def is_current(self) -> bool:
+        """Return whether the open files are still those at the path, and not deleted or replaced, as by a backup.
+
+        As long as a file is open, SQLite deletes no `-wal` of it. So where it is gone, somebody has put an older file
+        there, perhaps into the same inode.
+        """
+        return self._path is None or _files(self._path) == self._files
 
     def cursor(self, factory: Any = None) -> Any:
         """Return a new cursor that is closed with the connection."""
@@ -141,7 +162,53 @@ class Connection(sqlite3.Connection):
         for cursor in self._cursors:
             with suppress(sqlite3.Error):
                 cursor.close()
-        super().close()
+        with self._without_merge():
+            super().close()
+        self._path = None
+
+    @contextmanager
+    def _without_merge(self) -> Iterator[None]:
+        """In the block, keep SQLite from merging an outdated `-wal` into the file, and from deleting the one there now.
+
+        It does both only if no other connection has the file. The one that is opened here does neither, as it may only
+        read. Where the file itself was replaced, SQLite does nothing of that.
+        """
+        with ExitStack() as opened:
+            if self._path and not self.is_current() and _identity(self._path) == self._files[0]:
+                with suppress(sqlite3.Error):
+                    reader = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+                    opened.callback(reader.close)
+                    reader.execute("BEGIN")
+                    reader.execute("SELECT 1 FROM sqlite_schema").fetchall()
+            yield
+
+
+_LOCK = threading.Lock()
+_REMEMBERED = weakref.WeakSet[Connection]()
+
+
+def has_outdated(path: Path) -> bool:
+    """Return whether this process has a connection to the file at a path whose `-wal` is not the one beside it now.
+
+    What SQLite knows of a `-wal` it shares among all connections of a process to a file. So a new one would take the
+    log of the restored file for the old one.
+    """
+    with _LOCK:
+        opened = [each for each in _REMEMBERED if each._path is not None]  # noqa: SLF001 - of this module
+    now = _identity(path)
+    return any(each._files[0] == now and not each.is_current() for each in opened)  # noqa: SLF001 - as above
+
+
+def _files(path: Path) -> tuple[_Identity, _Identity]:
+    return _identity(path), _identity(beside(path, "wal"))
+
+
+def _identity(path: Path) -> _Identity:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from offsetkeeper.clients.sqlite import (
     check_files,
     code_of,
     database_identity,
+    has_outdated,
     no_end_inside,
     read_url,
     triggers,
@@ -161,7 +162,7 @@ class Connections(Pool[Connection]):
     """
 
     def __init__(self, path: Path, address: str, settings: UrlSettings, tables: Tables) -> None:
-        super().__init__(self.open, Connection.close, usable=lambda kept: kept.file == self.file())
+        super().__init__(self.open, Connection.close, usable=lambda kept: self.file() is not None and kept.is_current())
         self._path = path
         self._address = address
         self._settings = settings
@@ -199,10 +200,16 @@ class Connections(Pool[Connection]):
         Raises:
             Refused: the path is not a file, or may not be written.
             CorruptStore: the file is not a database.
-            StoreUnavailable: the file is locked.
+            StoreUnavailable: the file is locked, or was replaced while another store of this process has it open.
         """
         self.file()  # tells more of a path that is none
         check_files(self._path, self._address)
+        self.sweep()
+        if has_outdated(self._path):
+            raise StoreUnavailable(
+                f"{self._address}: the file was replaced while a store of this process has it open: close it, or end "
+                "the process"
+            )
         with self.failures():
             connection = sqlite3.connect(
                 self._path,
@@ -213,7 +220,7 @@ class Connections(Pool[Connection]):
             )
             try:
                 self._prepare(connection)
-                connection.file = self.file()
+                connection.remember(self._path)
             except BaseException:
                 connection.close()
                 raise
@@ -306,12 +313,15 @@ class Connections(Pool[Connection]):
             return StoreUnavailable(f"{self._address}: {error}; nothing was written")
         return Refused(f"{self._address}: SQLite refused: {error}; check the file's permissions and its tables")
 
-    def commit(self, connection: sqlite3.Connection) -> None:
+    def commit(self, connection: Connection) -> None:
         """Commit.
 
         Raises:
-            OutcomeUnknown: SQLite failed half-way because of a disk error.
+            StoreUnavailable: the file was replaced since the connection was lent; nothing was written.
+            OutcomeUnknown: SQLite failed half-way because of a disk error, or the file was replaced meanwhile.
         """
+        if not connection.is_current():
+            raise StoreUnavailable(f"{self._address}: the file was replaced; nothing was written")
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -320,3 +330,5 @@ class Connections(Pool[Connection]):
             raise OutcomeUnknown(
                 f"{self._address}: the commit failed half-way ({error}); load the ledger again"
             ) from error
+        if not connection.is_current():
+            raise OutcomeUnknown(f"{self._address}: the file was replaced during the commit; load the ledger again")
