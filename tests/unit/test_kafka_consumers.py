@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
-from offsetkeeper.kafka.consumers import Consumers
+import pytest
+
+from offsetkeeper.kafka.consumers import Consumers, Gone, Mark
 
 
 def record(offset: int) -> Mock:
@@ -22,5 +24,22 @@ def test_records_that_a_new_leader_holds_back_are_waited_for() -> None:
     reader = Mock()
     reader.get_watermark_offsets.return_value = 0, 3
     reader.poll.side_effect = [record(0), end(1), record(1), record(2), end(3)]
-    lines, found = Consumers(lambda _: reader, 5).read("offsetkeeper", "shop")
-    assert ([line.version for line in lines], found) == ([1, 2, 3], 3)
+    read = Consumers(lambda _: reader, 5).read("offsetkeeper", "shop")
+    assert ([line.version for line in read.lines], read.end, read.last) == ([1, 2, 3], 3, Mark(2, b"shop/3/0a"))
+
+
+def test_what_comes_after_a_record_is_read_if_the_record_is_still_there() -> None:
+    reader = Mock()
+    reader.get_watermark_offsets.return_value = 0, 3
+    reader.poll.side_effect = [record(1), record(2)]
+    read = Consumers(lambda _: reader, 5).read("offsetkeeper", "shop", Mark(1, b"shop/2/0a"))
+    assert ([line.version for line in read.lines], read.end, read.last) == ([3], 3, Mark(2, b"shop/3/0a"))
+
+
+@pytest.mark.parametrize("there", [record(1), record(2), end(1)], ids=["another", "a later one", "the end"])
+def test_a_record_that_is_not_in_its_place_any_more_is_told(there: Mock) -> None:
+    reader = Mock()
+    reader.get_watermark_offsets.return_value = 0, there.offset()
+    reader.poll.side_effect = [there]
+    with pytest.raises(Gone):
+        Consumers(lambda _: reader, 5).read("offsetkeeper", "shop", Mark(1, b"shop/2/ff"))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from string import whitespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.offsets import Positions, TopicPartition
@@ -47,7 +47,33 @@ _READER = {
 
 
 class Gone(Exception):
-    """The topic does not have the requested offset: it was created again, or older records were deleted."""
+    """The topic does not have the requested record: it lost its tail, was created again, or the record was deleted."""
+
+
+class Mark(NamedTuple):
+    """A record that was read: if it is still there, so are all before it, as a log is only ever cut at its end.
+
+    Attributes:
+        offset: offset of the record.
+        key: its key, which has a token that no other record has.
+    """
+
+    offset: int
+    key: bytes
+
+
+class Read(NamedTuple):
+    """What was read of a topic.
+
+    Attributes:
+        lines: the lines that were asked for.
+        end: offset up to which the topic was read.
+        last: the last record of any group that was read, or None if there was none.
+    """
+
+    lines: list[Line]
+    end: int
+    last: Mark | None
 
 
 class Consumers:
@@ -137,24 +163,25 @@ class Consumers:
         found: int = self._ask(_READER, lambda reader, seconds: reader.get_watermark_offsets(asked, seconds))[1]
         return found
 
-    def read(self, topic: str, group: str = "", start: int = _OLDEST) -> tuple[list[Line], int]:
-        """Return lines of the topic's single partition from an offset to its end, and the end offset.
+    def read(self, topic: str, group: str = "", start: int | Mark = _OLDEST) -> Read:
+        """Read lines of the topic's single partition to its end.
 
         Args:
             topic: the topic to read.
             group: the group whose lines are wanted; empty for all.
-            start: the first offset to read.
+            start: the first offset to read, or the record after which to read.
 
         Raises:
-            Gone: the topic ends before that offset, or begins after it.
+            Gone: the topic ends before that offset, or begins after it, or has another record there.
             KafkaException: no success within the time limit, or another error.
         """
+        after = start if isinstance(start, Mark) else None
 
-        def read(reader: Any, seconds: float) -> tuple[list[Line], int]:
-            partition = library().TopicPartition(topic, 0, start)
+        def read(reader: Any, seconds: float) -> Read:
+            partition = library().TopicPartition(topic, 0, after.offset if after else start)
             # For a moment a new leader may hide records that the old leader has shown; but then it gives no end.
             end = reader.get_watermark_offsets(partition, seconds)[1]
-            return _read(reader, partition, end, group, seconds)
+            return _read(reader, partition, end, group, after, seconds)
 
         with self._reading:
             try:
@@ -320,22 +347,35 @@ def _offset(found: Any) -> tuple[TopicPartition, int]:
     return TopicPartition(found.topic, found.partition), found.offset
 
 
-def _read(reader: Any, partition: Any, end: int, group: str, timeout: float) -> tuple[list[Line], int]:
+def _read(reader: Any, partition: Any, end: int, group: str, after: Mark | None, timeout: float) -> Read:
     """Read a partition from its offset to its end, at least to `end`; each wait is limited by `timeout` seconds."""
-    lines = []
+    lines: list[Line] = []
+    last: Mark | None = None
     reader.assign([partition])
     try:
         while (message := reader.poll(timeout)) is not None:
             if message.error() is None:
-                previous = dict(message.headers() or ()).get("previous") or b""
-                line = read_line(message.offset(), message.key() or b"", previous, message.value() or b"")
-                if line is not None and group in {"", line.group}:
-                    lines.append(line)
+                first, last = last is None, Mark(message.offset(), message.key() or b"")
+                if first and after not in {None, last}:
+                    raise Gone
+                if last != after:
+                    lines += _lines(message, group)
+                if last.offset + 1 >= end:
+                    return Read(lines, last.offset + 1, last)
             elif message.error().name() == PARTITION_END:
+                if after and not last:
+                    raise Gone
                 if message.offset() >= end:
-                    return lines, message.offset()
+                    return Read(lines, message.offset(), last)
             elif message.error().name() != NO_GROUP_NEEDED:
                 raise named(message.error(), f"topic {partition.topic}")
         raise timed_out()
     finally:
         reader.unassign()  # otherwise it would continue to fetch
+
+
+def _lines(message: Any, group: str) -> list[Line]:
+    """Return the line in a record, if it is one of the group, or of any group if that is empty."""
+    previous = dict(message.headers() or ()).get("previous") or b""
+    line = read_line(message.offset(), message.key() or b"", previous, message.value() or b"")
+    return [line] if line is not None and group in {"", line.group} else []

@@ -7,7 +7,8 @@
 
 The topic is the ledger. Kafka has no conditional write, but the records of a partition have one order: of several
 changes that build on the same change, the first one counts. A writer knows the offset of its record, and reads the
-records between that offset and the last one that it knew.
+records between that offset and the last one that it knew. Before, it looks whether that last one is still there: a
+topic may have lost its tail, or was made again, and then be as long as before.
 
 Committed offsets are a copy that is written afterwards. Then the writer checks whether another change was faster, and
 if so writes the offsets of the newest change: so the last write is always that of the newest change. Kafka deletes them
@@ -45,7 +46,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.kafka import ledger_log
-from offsetkeeper.kafka.consumers import Gone, can_be_asked, no_consumer_group
+from offsetkeeper.kafka.consumers import Gone, Mark, Read, can_be_asked, no_consumer_group
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.replication import KafkaFacts, Severity, replication
 from offsetkeeper.stores.base import BaseStore
@@ -65,6 +66,7 @@ _LARGEST = "1000000"  # bytes: librdkafka's message.max.bytes, a little less tha
 _OVERHEAD = 1_024  # bytes of a message without its value
 _WHOLE_EVERY_S = 86_400.0
 _LOOKS = 10
+_NOTHING = Read([], 0, None)
 _POINTER_EVERY = 10  # versions; a start reads the records since
 # librdkafka drops spaces at the beginning, and the process dies if nothing is left. Older releases of it could not
 # commit for groups with characters other than ASCII.
@@ -78,11 +80,13 @@ class _Seen(NamedTuple):
     Attributes:
         head: the newest line that counts, or None.
         end: offset up to which the topic was read.
+        last: the last record of any group before `end`, or None if there is none.
         snapshot: the ledger in `head`.
     """
 
     head: Line | None
     end: int
+    last: Mark | None
     snapshot: Snapshot
 
 
@@ -140,9 +144,7 @@ class KafkaStore(BaseStore):
         group, line = change.after.group, self._line(change)
         with self._lock:
             with self._translated(f"group {group!r} was not changed"):
-                seen = self._seen.get(group)
-                if seen is None or not change.builds_on(seen.snapshot) or seen.end != self._end():
-                    seen = self._look(group)
+                seen = self._look(group)
                 if not change.builds_on(seen.snapshot):
                     raise self._conflict(change, seen)
                 if group not in self._published:
@@ -162,7 +164,7 @@ class KafkaStore(BaseStore):
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. The whole topic is read."""
         with self._lock, self._translated("the groups"):
-            lines, _ = self._clients.consumers.read(self._topic) if self._exists() else ([], 0)
+            lines = self._clients.consumers.read(self._topic).lines if self._exists() else []
             own = {line.group for line in ledger_log.undeleted(lines).values()}
             others = {name for name in self._clients.groups() if not name.startswith(f"{_TOPIC}.")}
             names = {name for name in own | others if name.startswith(self._prefix)}
@@ -196,38 +198,42 @@ class KafkaStore(BaseStore):
             self._clients.close()
 
     def _look(self, group: str) -> _Seen:
-        """Read the new records of the topic, and return the state of a group."""
+        """Read the new records of the topic, and return the state of a group.
+
+        The last record that was read is looked at again. If it is not there, the topic has lost its tail or was made
+        again, and another run may have filled the place, so nothing that was read before counts.
+        """
         seen = self._seen.get(group)
         try:
-            head, end = self._follow(group, seen) if seen else self._search(group)
+            head, read = self._follow(group, seen) if seen else self._search(group)
         except Gone:
             self._checked, seen = False, None
-            head, end = self._search(group)
+            head, read = self._search(group)
         if seen and head is seen.head:
             snapshot = seen.snapshot
         else:
             snapshot = ledger_log.load_snapshot(head, group, self._where(head)) if head else Snapshot(group)
-        self._seen[group] = _Seen(head, end, snapshot)
+        self._seen[group] = _Seen(head, read.end, read.last, snapshot)
         return self._seen[group]
 
-    def _follow(self, group: str, seen: _Seen) -> tuple[Line | None, int]:
-        lines, end = self._read(group, seen.end) if self._exists() else ([], 0)
-        return ledger_log.follow(seen.head, lines), end
+    def _follow(self, group: str, seen: _Seen) -> tuple[Line | None, Read]:
+        read = self._read(group, seen.last or OFFSET_BEGINNING) if self._exists() else _NOTHING
+        return ledger_log.follow(seen.head, read.lines), read
 
-    def _search(self, group: str) -> tuple[Line | None, int]:
+    def _search(self, group: str) -> tuple[Line | None, Read]:
         """Return the newest line of a group that counts, for a process that has no state of it yet."""
         if not self._exists():
-            return None, 0
+            return None, _NOTHING
         pointer = TopicPartition(self._topic, 0)
         at = self._clients.consumers.offsets(self._pointer(group), [pointer]).get(pointer)
         with suppress(Gone):
-            lines, end = self._read(group, at) if at is not None else ([], 0)
-            if lines and lines[0].offset == at and lines[0].value:
-                return ledger_log.follow(lines[0], lines[1:]), end
-        lines, end = self._read(group)  # the group's first start, or the pointer has expired
-        return ledger_log.newest(lines), end
+            read = self._read(group, at) if at is not None else _NOTHING
+            if read.lines and read.lines[0].offset == at and read.lines[0].value:
+                return ledger_log.follow(read.lines[0], read.lines[1:]), read
+        read = self._read(group)  # the group's first start, or the pointer has expired
+        return ledger_log.newest(read.lines), read
 
-    def _read(self, group: str, start: int = OFFSET_BEGINNING) -> tuple[list[Line], int]:
+    def _read(self, group: str, start: int | Mark = OFFSET_BEGINNING) -> Read:
         return self._clients.consumers.read(self._topic, self._name(group), start)
 
     def _end(self) -> int:
@@ -238,7 +244,8 @@ class KafkaStore(BaseStore):
         with self._translated(f"group {group!r}: the change was not acknowledged", OutcomeUnknown):
             offset = self._clients.append(self._topic, line, old)
             if offset == seen.end:
-                self._seen[group] = _Seen(line._replace(offset=offset), offset + 1, change.after)
+                last = Mark(offset, line.key.encode())
+                self._seen[group] = _Seen(line._replace(offset=offset), offset + 1, last, change.after)
                 return
             seen = self._look(group)
         if seen.head is None or seen.head.version < change.after.version:
@@ -369,7 +376,7 @@ class KafkaStore(BaseStore):
 
     def _lines(self, group: str) -> list[Line]:
         """Return all lines of a group."""
-        return self._read(group)[0] if self._exists() else []
+        return self._read(group).lines if self._exists() else []
 
     def _name(self, group: str) -> str:
         return self._prefix + NAMES.name_of(group)
