@@ -225,7 +225,8 @@ def test_a_folder_that_does_not_exist_is_no_empty_ledger(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == [".offsetkeeper"]
 
 
-def test_an_empty_folder_is_a_store_only_where_somebody_has_said_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["a new process", "the one that has written there"])
+def test_an_empty_folder_is_a_store_only_where_somebody_has_said_so(tmp_path: Path, *, kept: bool) -> None:
     """The place of a mount is an empty folder while nothing is mounted: a ledger in it would begin all groups anew."""
     store = FolderStore(f"file://{tmp_path}/mount")
     store.init()
@@ -235,7 +236,7 @@ def test_an_empty_folder_is_a_store_only_where_somebody_has_said_so(tmp_path: Pa
     with pytest.raises(
         Refused, match=r"has no ledger.*its file system is not mounted.*offsetkeeper init --store 'file:"
     ):
-        FolderStore(f"file://{tmp_path}/mount").apply(rewind(Snapshot("g"), 1))
+        (store if kept else FolderStore(f"file://{tmp_path}/mount")).apply(rewind(Snapshot("g"), 1))
     for one in (store, FolderStore(f"file://{tmp_path}/mount")):
         for look in (one.groups, lambda: one.load("g"), lambda: one.history("g")):  # noqa: B023 - at once
             with pytest.raises(Refused, match="its file system is not mounted"):

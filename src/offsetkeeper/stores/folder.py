@@ -62,7 +62,6 @@ class _Folder:
         self._root = root
         self._address = address
         self._synced: set[Path] = set()
-        self._known = False
 
     def init(self) -> bool:
         with self._failures(StoreUnavailable):
@@ -159,16 +158,17 @@ class _Folder:
             return folder != _OF_THE_SYSTEM
 
     def _check(self) -> None:
-        """Refuse an empty folder without a marker: the place of a mount looks like that while nothing is mounted."""
-        if self._known:
-            return
+        """Refuse an empty folder without a marker: the place of a mount looks like that while nothing is mounted.
+
+        Before each file, as a mount may go away at any time, and a program may keep a store for weeks.
+        """
         with self._failures(StoreUnavailable):
-            self._known = self._is_store()
-            if not self._known and self._ledgers():  # of an older release
-                self._known = True
+            known = self._is_store()
+            if not known and self._ledgers():  # of an older release
+                known = True
                 with suppress(PermissionError):
                     self._mark()
-        if not self._known:
+        if not known:
             raise self._not_mounted()
 
     def _not_mounted(self) -> Refused:
