@@ -44,14 +44,13 @@ class PlainTopic(Topic):
     def _stage(self, frame: Any, _: Batch) -> _Staged:
         return _Staged(frame, frozenset())
 
-    def _work(self, slot: Slot, saying: Saying | None, frame: Any) -> bool:
+    def _work(self, slot: Slot, saying: Saying | None, frame: Any) -> None:
         assert saying is not None
         records: list[Record] = frame
         values = [json.dumps(record[1:]) for record in records]
         with self._moments.around("land"):
             task.land(slot, saying, self._name, [pa.record_batch({"value": pa.array(values, pa.string())})])
         self._moments.rows += len(records)
-        return True
 
 
 def topic_rows(url: str) -> Rows:

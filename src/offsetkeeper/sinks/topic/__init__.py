@@ -41,7 +41,7 @@ from offsetkeeper.kafka.transactions import Saying, Slot
 from offsetkeeper.kafka.verification import REMEDY, may_tear
 from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
-from offsetkeeper.sinks.topic import several, task
+from offsetkeeper.sinks.topic import ends, several, task
 from offsetkeeper.sinks.topic.task import NO_TOPICS, loop
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ _SHIPPED = (
     producers,
     transactions,
     limits,
+    ends,
     task,
     several,
 )
@@ -420,23 +421,25 @@ class Topic:
         self._work(self._slot(key), None, staged.frame)
 
     def _land_one(self, slot: Slot, saying: Saying, frame: DataFrame | None) -> None:
-        if frame is None or not self._work(slot, saying, frame):  # Spark runs no task if it knows that it is empty
+        if frame is None:
             task.land(slot, saying, self._name, ())
+        else:
+            self._work(slot, saying, frame)
 
-    def _work(self, slot: Slot, saying: Saying | None, frame: DataFrame) -> bool:
-        """Let one task land all rows, or rehearse that without a saying; return whether there was one."""
+    def _work(self, slot: Slot, saying: Saying | None, frame: DataFrame) -> None:
+        """Let one task land all rows, or rehearse that without a saying."""
         work = ship(task.answer, (slot, saying, self._name, self._closed), _SHIPPED)
         # A barrier stage has no speculative tasks: two copies of the task would abort each other's transactions.
         # Spark does not allow it with dynamic allocation.
-        answers = map_in_arrow(frame.repartition(1), work, task.RESULT, barrier=_has_barriers(frame)).collect()
-        for answer in answers:
-            if answer["error"] is not None:
-                raise getattr(errors, answer["error"])(answer["message"])
-        return bool(answers)
+        rows = ends.in_order(ends.with_ends(frame).repartition(1))
+        [answer] = map_in_arrow(rows, work, task.RESULT, barrier=_has_barriers(frame)).collect()
+        if answer["error"] is not None:
+            raise getattr(errors, answer["error"])(answer["message"])
 
     def _land_several(self, slots: list[Slot], saying: Saying, staged: _Staged) -> None:
         share = several.Share(slots, saying, self._name, staged.sources, self._closed)
-        rows = several.placed(staged.frame, len(slots)).repartition(len(slots), *several.SOURCE)
+        placed = several.placed(several.with_ends_of_slots(staged.frame, len(slots)), len(slots))
+        rows = ends.in_order(placed.repartition(len(slots), *several.SOURCE))
         work = ship(several.answer, (share,), _SHIPPED)
         answers = sorted(map_in_arrow(rows, work, several.RESULT, barrier=True).collect())
         for number, error, text in answers:
@@ -446,8 +449,6 @@ class Topic:
             if failure is not None:
                 told = f"slot {number}: {text}. Other slots have landed; another try writes the rest"
                 raise OutcomeUnknown(told) from failure
-        for number in range(len(answers), len(slots)):  # as in `_land_one`
-            several.land(share, number, ())
 
     def _void(self, key: MarkKey, number: int, mark: OutputMark, slots: int) -> None:
         slot = self._slot(key, number)

@@ -22,6 +22,7 @@ from offsetkeeper.errors import (
     SinkMismatch,
 )
 from offsetkeeper.kafka.transactions import Saying, Slot, Turn
+from offsetkeeper.sinks.topic.ends import whole, with_ends
 from offsetkeeper.sinks.topic.task import NO_TOPICS, messages, partitions_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SOURCE = ("source_topic", "source_partition")
 PLACE = "slot"
+_ENDS_OF_SLOT = 16  # about so many: some slots get more of them, and others fewer
 _KINDS = (MarkMoved, MissingExtra, OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkMismatch)
 _ERRORS = {each.__name__: each for each in _KINDS}
 RESULT = "slot int, error string, message string"
@@ -55,6 +57,12 @@ class Share(NamedTuple):
     closed: Topics = NO_TOPICS
 
 
+def with_ends_of_slots(frame: DataFrame, slots: int) -> DataFrame:
+    """Return the rows, and ends with sources of their own, whose hashes are in all slots."""
+    topic, partition = SOURCE
+    return with_ends(frame, _ENDS_OF_SLOT * slots, {topic: "''", partition: "cast(id as int)"})
+
+
 def placed(frame: DataFrame, slots: int) -> DataFrame:
     """Return the frame with the slot of each row, partitioned by it."""
     from pyspark.sql.functions import hash as hash_of  # noqa: PLC0415 - executors need no Spark SQL
@@ -71,7 +79,7 @@ def answer(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     context = BarrierTaskContext.get()
     number, found = context.partitionId(), Accord(context.allGather)
     try:
-        land(share, number, batches, found)
+        land(share, number, whole(batches), found)
     except OffsetkeeperError as failure:
         found.failed(failure)
     for _ in batches:  # read the rest: Spark waits until it is read

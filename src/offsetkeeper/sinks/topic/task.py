@@ -10,6 +10,7 @@ from offsetkeeper.errors import MarkMoved, OffsetkeeperError, RowMismatch, SinkE
 from offsetkeeper.kafka.producers import Rows, columns
 from offsetkeeper.kafka.transactions import Saying, Slot, Turn
 from offsetkeeper.sinks.limits import Limits, check
+from offsetkeeper.sinks.topic.ends import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,9 +46,9 @@ def answer(
     error, message = None, None
     try:
         if saying is None:
-            rehearse(slot, name, batches, closed)
+            rehearse(slot, name, whole(batches), closed)
         else:
-            land(slot, saying, name, batches, closed)
+            land(slot, saying, name, whole(batches), closed)
     except OffsetkeeperError as failure:
         error, message = type(failure).__name__, str(failure)
     for _ in batches:  # read the rest: Spark waits until it is read
