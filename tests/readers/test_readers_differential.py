@@ -15,6 +15,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, its library says so elsewhere
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -70,6 +72,25 @@ def test_the_packed_reader_gives_what_sparks_own_connector_gives(
             records += sum(compare(spark, kafka_server, written, isolation) for isolation in ISOLATIONS)
     print(f"{records} records compared in all")  # noqa: T201 - pytest -rP shows it
     assert records
+
+
+def test_records_of_the_oldest_format_have_no_time(spark: SparkSession) -> None:
+    """Brokers before Kafka 4 may keep them; what the connector gives is a time before 1970."""
+    with KafkaServer(release="2.8") as server:
+        admin = server.admin()  # kept until it has answered
+        made = NewTopic("old", num_partitions=1, config={"message.format.version": "0.9.0"})
+        admin.create_topics([made])["old"].result(30)
+        with Producer({"bootstrap.servers": server.bootstrap, "log_level": 0}) as producer:
+            for value in ("a", "b"):
+                producer.produce("old", value)
+            assert producer.flush(30) == 0
+        asked = Asked([OffsetRange("old", 0, 0, 2)], "read_committed", None, {})
+        found = {}
+        for name in READERS:
+            frame = frame_of(spark, server, name, asked)
+            rows = frame.selectExpr("offset", "value", "unix_millis(timestamp) as ms", "timestampType").collect()
+            found[name] = [(row.offset, bytes(row.value), row.ms, row.timestampType) for row in rows]
+    assert found == {name: [(0, b"a", -1, -1), (1, b"b", -1, -1)] for name in READERS}
 
 
 def compare(spark: SparkSession, server: KafkaServer, written: Written, isolation: Isolation) -> int:

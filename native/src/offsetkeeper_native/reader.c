@@ -323,6 +323,7 @@ static int describe(reader_t *r, const message_t *m, const partition_t *p, row_t
     *row = (row_t){.offset = m->offset, .key_len = -1, .value_len = -1};
     if (r->headers && header_sizes(m, headers, &count, &of_headers)) return BROKEN;
     int64_t milliseconds = rk_message_timestamp(m, &kind);
+    if (!kind) milliseconds = -1; /* there is none: librdkafka says 0, the Java client, and so Spark, -1 */
     if (__builtin_mul_overflow(milliseconds, r->raw_times ? (int64_t)1 : (int64_t)1000, &row->time)) {
         t->bad_ms = milliseconds;
         return BAD_TIMESTAMP;

@@ -51,6 +51,8 @@ _SHORT_QUEUE = {"queued.min.messages": "20000"}
 # How often a client tells how far it has fetched until a read counts as stalled, if it is to tell.
 _TOLD = 4
 _DAY_MS = 86_400_000
+# Of a record in the format before Kafka 0.10: its time is 0 to librdkafka, and -1 to the Java client, and so to Spark.
+_NO_TIME = 0
 _NO_TUNING: dict[str, str] = {}
 _FIXED = {
     "auto.offset.reset": "error",
@@ -136,6 +138,8 @@ def record_batch(messages: Sequence[Any], *, headers: bool, raw_times: bool = Fa
     from pyarrow import compute  # noqa: PLC0415 - only executors need it
 
     types, milliseconds = zip(*map(Message.timestamp, messages), strict=True)
+    if _NO_TIME in types:
+        milliseconds = tuple(-1 if kind == _NO_TIME else ms for kind, ms in zip(types, milliseconds, strict=True))
     columns = {
         "key": pa.array(list(map(Message.key, messages)), pa.binary()),
         "value": _binary(list(map(Message.value, messages))),
