@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.kafka.ledger_log import Line, chain, follow, newest, read_line
+from offsetkeeper.kafka.ledger_log import Line, chain, deletes, follow, newest, read_line
 
 
 def line(offset: int, version: int, token: str, previous: str, value: bytes = b"x") -> Line:
@@ -35,6 +35,16 @@ def test_what_is_deleted_is_gone() -> None:
     lines = [line(0, 1, "a", ""), line(1, 1, "a", "", b"")]
     assert newest(lines) is None
     assert newest([]) is None
+
+
+def test_a_deletion_counts_where_it_hits_what_is_followed() -> None:
+    one, two, three = line(0, 1, "a", ""), line(1, 2, "b", "a"), line(2, 3, "c", "b")
+    assert not deletes(None, [])
+    assert not deletes(one, [two, three])
+    assert not deletes(two, [three, one._replace(value=b"")])
+    assert deletes(one, [two, three, one._replace(value=b"")])
+    assert deletes(one, [two, three, two._replace(value=b"")])
+    assert not deletes(None, [three._replace(value=b"")])
 
 
 def test_a_key_of_others_is_no_line() -> None:

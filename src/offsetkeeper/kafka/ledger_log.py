@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from offsetkeeper.core.codec import GARBAGE, REMEDY, entry_fields, read_entry
@@ -55,11 +55,17 @@ def read_line(offset: int, key: bytes, previous: bytes, value: bytes) -> Line | 
 
 
 def follow(head: Line | None, lines: Iterable[Line]) -> Line | None:
-    """Return the newest line that counts; `head` is the last one before these `lines` of its group."""
+    """Return the newest line that counts; `head` is the last one before these `lines`, which delete none of them."""
     for line in lines:
         if line.previous == (head.token if head else "") and line.value:
             head = line
     return head
+
+
+def deletes(head: Line | None, lines: Collection[Line]) -> bool:
+    """Return whether `head` or one of the `lines` after it is deleted there; then only all lines tell what counts."""
+    known = {line.token for line in lines if line.value} | {head.token if head else ""}
+    return any(line.token in known for line in lines if not line.value)
 
 
 def newest(lines: Iterable[Line]) -> Line | None:

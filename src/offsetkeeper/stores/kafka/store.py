@@ -218,7 +218,7 @@ class KafkaStore(BaseStore):
 
     def _follow(self, group: str, seen: _Seen) -> tuple[Line | None, Read]:
         read = self._read(group, seen.last or OFFSET_BEGINNING) if self._exists() else _NOTHING
-        return ledger_log.follow(seen.head, read.lines), read
+        return self._newest(group, seen.head, read)
 
     def _search(self, group: str) -> tuple[Line | None, Read]:
         """Return the newest line of a group that counts, for a process that has no state of it yet."""
@@ -229,8 +229,17 @@ class KafkaStore(BaseStore):
         with suppress(Gone):
             read = self._read(group, at) if at is not None else _NOTHING
             if read.lines and read.lines[0].offset == at and read.lines[0].value:
-                return ledger_log.follow(read.lines[0], read.lines[1:]), read
-        read = self._read(group)  # the group's first start, or the pointer has expired
+                return self._newest(group, read.lines[0], read._replace(lines=read.lines[1:]))
+        return self._newest_of_all(group)  # the group's first start, or the pointer has expired
+
+    def _newest(self, group: str, head: Line | None, read: Read) -> tuple[Line | None, Read]:
+        """Return the newest line that counts; `head` is the one before what was read."""
+        if ledger_log.deletes(head, read.lines):
+            return self._newest_of_all(group)
+        return ledger_log.follow(head, read.lines), read
+
+    def _newest_of_all(self, group: str) -> tuple[Line | None, Read]:
+        read = self._read(group)
         return ledger_log.newest(read.lines), read
 
     def _read(self, group: str, start: int | Mark = OFFSET_BEGINNING) -> Read:
