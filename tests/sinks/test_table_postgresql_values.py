@@ -101,6 +101,30 @@ def test_a_value_that_its_column_does_not_keep_is_refused_by_the_name_of_the_col
     assert rows("select * from shop") == []
 
 
+def test_types_of_extensions_that_keep_what_a_text_stands_for_are_taken(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
+) -> None:
+    for name in ("hstore", "ltree", "cube", "citext"):
+        connection.execute(f"create extension {name}".encode())
+    connection.execute(b"create type colour as enum ('red')")
+    connection.execute(b"create table shop (h hstore, l ltree, q lquery, c cube, t citext, e colour, es colour[])")
+    frame = spark.sql(
+        "select 'a=>1' as h, 'a.b' as l, 'a.*' as q, '(0.1, 2)' as c, 'Tea' as t, 'red' as e, array('red') as es"
+    )
+    Table(database, "shop").rows.write(frame, batch)
+    kept = "select h->'a', l::text, q::text, c::text, t::text, e::text, es::text from shop"
+    assert rows(kept) == [("1", "a.b", "a.*", "(0.1, 2)", "Tea", "red", "{red}")]
+
+
+# A type as extensions make them, such as pgvector: it reads text, and has fewer digits.
+HALF = """
+    create type half;
+    create function half_in(cstring) returns half language internal immutable strict as 'float4in';
+    create function half_out(half) returns cstring language internal immutable strict as 'float4out';
+    create type half (input = half_in, output = half_out, internallength = 4, passedbyvalue, alignment = int4);
+    create domain rounded as half"""
+
+
 @pytest.mark.parametrize(
     ("declared", "value"),
     [
@@ -109,6 +133,9 @@ def test_a_value_that_its_column_does_not_keep_is_refused_by_the_name_of_the_col
         ("interval day", "'1 day 05:00'"),
         ("tsvector", "'a:20000'"),
         ("seg", "'1.23456789'"),
+        ("half", "'1.23456789'"),
+        ("half[]", "array('1.23456789')"),
+        ("rounded", "'1.23456789'"),
         ("xid8", "'010'"),
     ],
 )
@@ -116,6 +143,7 @@ def test_a_column_that_rounds_is_refused_before_a_task_runs(
     spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, declared: str, value: str
 ) -> None:
     connection.execute(b"create extension if not exists seg")
+    connection.execute(HALF.encode())
     connection.execute(f"create table shop (id int, kept {declared})".encode())
     with pytest.raises(SinkMismatch, match=r"column kept: .* would be (rounded|cut|octal)"):
         Table(database, "shop").rows.write(spark.sql(f"select 1 as id, {value} as kept"), batch)

@@ -120,7 +120,10 @@ _WIRES: Mapping[str, _Wire] = {
 # Categories that PostgreSQL reads from text: enums, networks, geometry, bit strings, ranges, json, uuid and others.
 _FROM_TEXT = frozenset("EIGVRU")
 _OF_SYSTEM = ("tid", "cid", "xid", "xid8")  # for which 010 is 8, and -1 is the greatest number
-_NOT_FROM_TEXT = frozenset({"bytea", "seg", *_OF_SYSTEM})
+_NOT_FROM_TEXT = frozenset({"bytea", *_OF_SYSTEM})
+# Base types of others may round, as pgvector's `vector` does. These keep what a text stands for; shapes have doubles.
+_OF_EXTENSIONS = frozenset({"hstore", "ltree", "lquery", "ltxtquery", "geometry", "geography", "cube"})
+_ENUM = "E"
 _RANGE = "R"
 _RANGES = frozenset(
     f"{of}{kind}" for of in ("int4", "int8", "num", "ts", "tstz", "date") for kind in ("range", "multirange")
@@ -190,7 +193,6 @@ _REMEDIES = {
     ("double", "numeric"): "would be rounded: cast to decimal",
     ("float", "numeric"): "would be rounded: cast to decimal",
     ("double", "float4"): "would be rounded: cast to float",
-    ("string", "seg"): "would be rounded to 6 digits: make the column text",
     **{
         ("string", kind): "would be octal or wrap around in some numbers: make it text or numeric"
         for kind in _OF_SYSTEM
@@ -231,13 +233,21 @@ def _misfit(data_type: Any, column: PostgreSQLColumn) -> str:
         return "would be cut: make the column an interval without fields and precision"
     if column.kind in _WIRES[name].kinds or (_WIRES[name].staged == "text" and _read_from_text(column)):
         return ""
+    if name == "string" and _may_round(column):
+        return "would be rounded by some types of extensions: make the column text"
     return _REMEDIES.get((name, column.kind), "does not fit: cast in the frame")
 
 
 def _read_from_text(column: PostgreSQLColumn) -> bool:
     if column.category == _RANGE and column.kind not in _RANGES:
         return False  # of a type of the user's own, whose values the session's zone may decide
-    return column.category in _FROM_TEXT and column.kind not in _NOT_FROM_TEXT
+    return column.category in _FROM_TEXT and column.kind not in _NOT_FROM_TEXT and not _may_round(column)
+
+
+def _may_round(column: PostgreSQLColumn) -> bool:
+    """Whether a type that is read from text is neither PostgreSQL's own nor known to keep what a text stands for."""
+    known = column.schema == "pg_catalog" or column.category == _ENUM or column.kind in _OF_EXTENSIONS
+    return column.category in _FROM_TEXT and not known
 
 
 def limits(data_type: DataType, column: PostgreSQLColumn) -> Limits:
