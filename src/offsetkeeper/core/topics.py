@@ -18,7 +18,7 @@ Excluded = Sequence[str] | Pattern[str]
 _INTERNAL = "__"  # prefix of Kafka's own topics
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the cloudpickle of Spark 3.5 does not fill them
 class Topics:
     """The topics that a group reads; `topic in topics` says whether a topic is one of them. Created by `Topics.of`.
 
