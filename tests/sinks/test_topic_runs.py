@@ -154,6 +154,36 @@ def test_a_first_batch_whose_mark_expired_is_refused_until_an_operator_says_whet
     assert values(lab.kafka.bootstrap, target) == ["a", "b"] if is_there else ["a", "a", "b"]
 
 
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_first_batch_is_not_finished_where_its_mark_would_not_be(
+    lab: Lab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, *, lands: bool
+) -> None:
+    """With another prefix nothing shows whether it has landed; with the one of then it is there once."""
+    source, target = topic(), topic()
+    lab.produce(source, "a")
+
+    def dies(sink: Topic, *given: Any) -> None:
+        if lands:
+            landed(sink, *given)
+        raise Died
+
+    landed = Topic._land
+    with monkeypatch.context() as patched:
+        patched.setattr(Topic, "_land", dies)
+        with pytest.raises(Died):
+            run(lab, source, target)
+    moved = Topic(lab.kafka.bootstrap, target, prefix="team")
+    words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
+    with pytest.raises(MarkBehind, match=r"begun with other settings of the output .*start with those"):
+        lab.pipeline(source).run(lab.spark, copy, sink=moved, **words)
+    assert values(lab.kafka.bootstrap, target) == ["a"] * lands
+    run(lab, source, target)
+    assert values(lab.kafka.bootstrap, target) == ["a"]
+    lab.produce(source, "b")
+    lab.pipeline(source).run(lab.spark, copy, sink=moved, **words)
+    assert values(lab.kafka.bootstrap, target) == ["a", "b"]
+
+
 def test_a_batch_that_failed_while_it_landed_lands_with_the_next_run(lab: Lab, topic: NewTopic) -> None:
     source, target = topic(), topic()
     lab.produce(source, "a")

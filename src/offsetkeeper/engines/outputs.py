@@ -23,6 +23,10 @@ from offsetkeeper.sinks.outputs import Prepared
 from offsetkeeper.sinks.sink import MarkKey, Seen
 
 log = logging.getLogger("offsetkeeper")
+_MOVED = (
+    "the batch was begun with other settings of the output (its brokers, or a topic's prefix or mark_topic), where its "
+    "mark would be: start with those until the batch is done"
+)
 _ENTRIES = 1000  # of the history, for the time when a batch was begun, and for batches that an output lacks
 
 
@@ -145,7 +149,7 @@ class RunOutputs:
         }
 
     def _forgotten(self, snapshot: Snapshot, marks: Mapping[str, OutputMark | None]) -> dict[str, str]:
-        """Return of each output why its first batch may be there, though it has no mark: it has forgotten the mark.
+        """Return of each output why its first batch may be there, though it has no mark here, or has it no more.
 
         The ledger notes the target when the batch is begun. An adopted mark takes the note out: then there is no batch.
         """
@@ -154,12 +158,13 @@ class RunOutputs:
             return {}
         first = {name for name in once if snapshot.landed_in(name).target and not snapshot.landed_in(name).sequence}
         unknown = [name for name in first.difference(self.written) if marks[name] is None]
-        kept = {name: once[name].lander.kept_s for name in unknown}
-        asked = {name: self.asked.pace.patiently(SinkError, ask) for name, ask in kept.items() if ask is not None}
+        kept = {name: ask for name in unknown if (ask := once[name].lander.kept_s) is not None}
+        moved = {name: _MOVED for name in kept if self._was_elsewhere(batch, name)}
+        asked = {name: self.asked.pace.patiently(SinkError, ask) for name, ask in kept.items() if name not in moved}
         if not asked:
-            return {}
+            return moved
         age_s = (environment.now_ms() - begun_ms(self.ledger.history(_ENTRIES), batch)) / 1000
-        return {
+        return moved | {
             name: f"the batch was begun {duration(age_s)} ago, and the output keeps a mark for {duration(kept_s)}"
             for name, kept_s in asked.items()
             if age_s >= kept_s
@@ -182,6 +187,13 @@ class RunOutputs:
         if any(0 < each < committed for each in last.values()):
             for name, commits in missed(before, here, last, self.ledger.history(_ENTRIES)).items():
                 log.warning("%s", missed_text(group, name, commits))
+
+    def _was_elsewhere(self, batch: Batch, name: str) -> bool:
+        """Whether a batch was begun for another place than the output has now: then its mark is there."""
+        here = self._here or self.program(())
+        began = None if batch.program is None else batch.program.places.get(name)
+        now = here.places.get(name)
+        return None not in {began, now} and began != now and name not in self.old_names.values()
 
     def landed_before(self, batch: Batch) -> dict[str, Landed]:
         """Return the last batch before this one in each output that keeps a mark, as the marks say it.
