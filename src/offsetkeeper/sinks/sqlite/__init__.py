@@ -126,9 +126,9 @@ class SQLiteTable:
         statement = _statement(self._target, [names[place] for place in places], aborts=not look.triggers)
 
         def finish(connection: Any) -> None:
+            inserted = self._finish(connection, statement, staged.rows(places, order))
             if self._look(connection) != look:
                 raise altered(self._target)
-            inserted = self._finish(connection, statement, staged.rows(places, order))
             there = count = staged.count()
             nothing = statement.endswith(_NOTHING) and inserted < count
             if collations and not self._target.fewer_rows and (nothing or look.triggers):
