@@ -49,7 +49,8 @@ _COLUMNS = """
         (a.attnotnull or x.required) and not a.atthasdef and a.attidentity = '' and t.typdefault is null,
         a.attgenerated <> '' or a.attidentity = 'a', not (a.attnotnull or x.required),
         s.nspname, b.typname, coalesce(e.typname, b.typname), coalesce(e.typcategory, b.typcategory)::text,
-        e.oid is not null, greatest(a.atttypmod, x.modifier, y.modifier), current_setting('server_encoding')
+        e.oid is not null, greatest(a.atttypmod, x.modifier, y.modifier), current_setting('server_encoding'),
+        coalesce(e.typnamespace, b.typnamespace) = 'pg_catalog'::regnamespace
     from pg_attribute a join pg_type t on t.oid = a.atttypid join bases x on x.type = t.oid
         join pg_type b on b.oid = x.base join pg_namespace s on s.oid = b.typnamespace
         left join bases y on y.type = b.typelem and b.typcategory = 'A' left join pg_type e on e.oid = y.base
@@ -79,6 +80,7 @@ class PostgreSQLColumn(Column):
         array: whether it is an array.
         modifier: precision, scale or length, as PostgreSQL packs them; -1 for none.
         encoding: of the database.
+        of_system: whether `kind` is a type of PostgreSQL's own.
     """
 
     schema: str
@@ -88,6 +90,7 @@ class PostgreSQLColumn(Column):
     array: bool
     modifier: int
     encoding: str = "UTF8"
+    of_system: bool = True
 
 
 class _Wire(NamedTuple):
@@ -246,7 +249,7 @@ def _read_from_text(column: PostgreSQLColumn) -> bool:
 
 def _may_round(column: PostgreSQLColumn) -> bool:
     """Whether a type that is read from text is neither PostgreSQL's own nor known to keep what a text stands for."""
-    known = column.schema == "pg_catalog" or column.category == _ENUM or column.kind in _OF_EXTENSIONS
+    known = column.of_system or column.category in {_ENUM, _RANGE} or column.kind in _OF_EXTENSIONS
     return column.category in _FROM_TEXT and not known
 
 
