@@ -13,6 +13,7 @@ from offsetkeeper import Policies, TopicPartition
 from offsetkeeper.errors import SettingsError, StartRefused, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
+from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.operate.reset import apply_reset, plan_reset
 from offsetkeeper.operate.scope import Scope
 
@@ -99,7 +100,11 @@ def test_two_groups_share_a_topic_by_partitions(lab: Lab, topic: NewTopic) -> No
     assert lab.read(topics={name: [0, 2]}) == ["0", "2"]
     assert lab.read(topics={name: [1]}, group="other") == ["1"]
     assert set(lab.offsets()) == {0, 2}
+    assert lab.snapshot().partly == (name,)
     lab.produce_all(name, [(p, f"{p} again") for p in range(3)])
+    with KafkaCluster(lab.kafka.bootstrap) as cluster:  # what the other group reads is no lag of this one
+        lags = group_lag(lab.snapshot(), cluster)
+    assert [(each.topic_partition.partition, each.records) for each in lags] == [(0, 1), (2, 1)]
     assert lab.read(topics={name: [0, 1]}) == [
         "0 again",
         "1",

@@ -219,3 +219,15 @@ def test_a_role_that_does_not_wait_for_its_commits_waits_for_these(
         other.release(reason="end")
     assert seen == [[("on",)]]
     assert connection.execute("select distinct value from seen").fetchall() == [("on",)]
+
+
+def test_a_type_that_only_one_of_two_sessions_finds_is_not_taken_for_an_altered_table(
+    spark: SparkSession, database: str, connection: Connection, ledger: Ledger, batch: Batch, rows: Query
+) -> None:
+    """The session of the store spells it with its schema, and that of the table without."""
+    connection.execute("create schema ops; create type ops.state as enum ('new'); create table orders (kept ops.state)")
+    table = Table(f"{database}?options=-csearch_path%3Dpublic,ops", "orders")
+    finish = table.rows.stage(spark.sql("select 'new' as kept"), batch)
+    with ledger.transaction(batch) as transaction:
+        finish(transaction)
+    assert rows("select kept::text from orders") == [("new",)]

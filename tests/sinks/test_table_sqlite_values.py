@@ -81,11 +81,22 @@ def test_a_trigger_keeps_its_own_conflict_clauses(
         assert shop.execute("select count(*) from orders").fetchall() == [(2,)]
 
 
+def test_words_in_comments_and_texts_are_no_conflict_clauses(url: str, shop: sqlite3.Connection) -> None:
+    told = (
+        "create table orders (id int unique, /* on conflict, we log it */ why text default 'on conflict' -- on conflict"
+    )
+    shop.execute(f"{told}\n)")
+    shop.execute("create table log (id int)")
+    shop.execute("create trigger noted after insert on orders begin insert into log values (new.id); end")
+    Table(url, "orders").prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+
+
+@pytest.mark.parametrize("clause", ["On  Conflict", "on/**/conflict"])
 def test_conflict_clauses_of_a_table_with_a_trigger_are_refused_at_the_start(
-    spark: SparkSession, url: str, shop: sqlite3.Connection
+    spark: SparkSession, url: str, shop: sqlite3.Connection, clause: str
 ) -> None:
     """Those of the table would lose rows, and without them those of the trigger would not count."""
-    shop.execute("create table orders (id int unique On  Conflict replace, item text)")
+    shop.execute(f"create table orders (id int unique {clause} replace, item text)")
     shop.execute("create table log (id int)")
     shop.execute("create trigger noted after insert on orders begin insert into log values (new.id); end")
     store = MemoryStore("memory://")

@@ -21,7 +21,7 @@ from offsetkeeper.errors import MissingExtra, Refused, RowMismatch, SettingsErro
 from offsetkeeper.kafka.clients import _room
 from offsetkeeper.kafka.transactions import Saying
 from offsetkeeper.sinks import MarkKey, Seen, Topic
-from offsetkeeper.sinks.topic import task
+from offsetkeeper.sinks.topic import ends, task
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
 from sinks.topics import KEY, committed, lander, mark, values
@@ -308,8 +308,12 @@ def test_a_sink_travels_and_shows_no_secret() -> None:
 
 
 @pytest.mark.parametrize("dynamic", ["true", "false"])
-def test_where_executors_come_and_go_spark_has_no_barrier_stage_and_is_asked_for_none(dynamic: str) -> None:
+def test_where_executors_come_and_go_spark_has_no_barrier_stage_and_is_asked_for_none(
+    dynamic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two copies of the task end each other's transactions then; no row is there twice all the same."""
+    for name in ("with_ends", "in_order"):
+        monkeypatch.setattr(ends, name, lambda frame: frame)
     frame = MagicMock(schema=StructType([StructField("value", BinaryType())]))
     frame.sparkSession.conf.get.side_effect = {"spark.dynamicAllocation.enabled": dynamic}.get
     map_in_arrow = frame.repartition.return_value.mapInArrow

@@ -103,9 +103,8 @@ def partly(spark: SparkSession, kafka_server: KafkaServer, name: str) -> Callabl
         saying = Saying(None if (said := sink._slot(KEY).said()) is None else said, BATCH.sequence, TEXT)
         slots = [sink._slot(KEY, number) for number in range(SLOTS)]
         share = several.Share(slots, saying, name, frozenset((r.topic, r.partition) for r in BATCH.ranges))
-        several.land(
-            share, 0, several.placed(frame_of(spark, records(BATCH)), SLOTS).where("slot = 0").toArrow().to_batches()
-        )
+        rows = several.placed(frame_of(spark, records(BATCH)), SLOTS).where("slot = 0").toArrow()
+        several.land(share, 0, rows.to_batches(), several.Accord(lambda said: [said]))
 
     return landed
 
@@ -232,7 +231,7 @@ def test_rows_in_a_place_that_is_not_theirs_are_refused(
     share = several.Share([sink._slot(KEY)], Saying(None, 5, TEXT), name, frozenset({("orders", p) for p in range(8)}))
     made = several.placed(frame_of(spark, records(BATCH)), SLOTS)
     with pytest.raises(SinkMismatch, match="Spark sent a row of slot 1 to slot 0; nothing was written"):
-        several.land(share, 0, made.toArrow().to_batches())
+        several.land(share, 0, made.toArrow().to_batches(), several.Accord(lambda said: [said]))
     assert rows() == Counter()
 
 

@@ -22,7 +22,8 @@ from offsetkeeper.clients.sqlite import Connection
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SinkError, StoreUnavailable, VersionConflict
+from offsetkeeper.sinks.sqlite import SQLiteDatabase
 from offsetkeeper.stores.sqlite import SQLiteStore
 from offsetkeeper.testing.rivals import rival
 
@@ -211,12 +212,21 @@ def test_a_commit_into_a_log_that_was_deleted_meanwhile_is_not_acknowledged(
     assert offset(store) == 1
 
 
-def test_another_store_of_the_process_that_still_has_the_old_file_is_told(store: SQLiteStore, path: Path) -> None:
+def test_another_store_of_the_process_that_still_uses_the_old_file_is_told(store: SQLiteStore, path: Path) -> None:
     """SQLite would share what it knows of the old log with each new connection of the process."""
     with closing(SQLiteStore(f"sqlite:///{path}")) as other:
-        assert offset(other) == 2
-        restore(path)
-        with pytest.raises(StoreUnavailable, match="close it, or end the process"):
-            store.load("g")
-        other.close()
+        with other._connections.lend():
+            restore(path)
+            with pytest.raises(StoreUnavailable, match="close it, or end the process"):
+                store.load("g")
+            with pytest.raises(SinkError, match="the file was replaced while a store of this process has it open"):
+                SQLiteDatabase(path, "here").run(lambda connection: connection.execute("select 1"))
         assert offset(store) == 1
+
+
+def test_a_store_that_is_not_used_holds_up_no_other_one_of_the_process(store: SQLiteStore, path: Path) -> None:
+    with closing(SQLiteStore(f"sqlite:///{path}")) as other:
+        assert offset(other) == 2
+        store.close()
+        restore(path)
+        assert (offset(store), offset(other)) == (1, 1)

@@ -12,7 +12,7 @@ import pytest
 
 from offsetkeeper.core.batch import Output
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.left_out import gone, missed
+from offsetkeeper.core.left_out import gone, missed, missed_text
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Entry, Landed, Snapshot
 from offsetkeeper.core.offsets import OffsetRange
@@ -115,7 +115,7 @@ def test_an_output_that_one_release_left_out_is_told_there_and_where_it_is_back(
     scene.run(outputs=both)
     assert (a.rows, b.rows) == (offsets(0, 1, 2, 3, 4, 5, 6), offsets(0, 1, 6))
     [lacks] = told(caplog)
-    assert "output 'b' lacks batches from 2 to 3, which were committed by a release" in lacks
+    assert "output 'b' has no mark of batches from 2 to 3. A release committed them without this output" in lacks
     ledger = Ledger(scene.store, "g")
     first, second = [each for each in ledger.history()[::-1] if each.event == "commit" and each.sequence in {2, 3}]
     assert f"version {first.version}: t 0 2 4; version {second.version}: t 0 4 6" in lacks
@@ -132,7 +132,7 @@ def test_an_output_is_told_again_until_it_gets_its_next_batch(
     told(caplog)
     for _ in range(2):
         scene.run(outputs=both)  # there is nothing to read
-        assert [text for text in told(caplog) if "output 'b' lacks batch 2, which was committed by a release" in text]
+        assert [text for text in told(caplog) if "output 'b' has no mark of batch 2. A release" in text]
     scene.broker.held_now[0] = (0, 5)
     for lacks in (1, 0):
         scene.run(outputs=both)
@@ -244,3 +244,12 @@ def test_a_batch_that_all_outputs_get_by_the_same_code_is_not_told(
     scene.run(outputs=Outputs(a=first, b=second), process=process)
     assert sorted(first.rows + second.rows) == offsets(0, 1) if process else first.rows == second.rows == offsets(0, 1)
     assert [text for text in told(caplog) if "got it from an earlier run" in text] == []
+
+
+def test_a_history_that_does_not_reach_back_is_told() -> None:
+    """Its text named the oldest batch that it knew as the first one that is missing."""
+    entries = [Entry(each, "commit", "id", 0, "me", sequence=each) for each in range(9, 4, -1)]
+    for behind, whole in ((5, True), (4, False)):  # the last batch that the output has
+        commits = [each for each in reversed(entries) if each.sequence > behind]
+        text = missed_text("g", "b", commits, entries)
+        assert ("batches before 5 may be missing too" in text) is not whole

@@ -34,6 +34,7 @@ from offsetkeeper.operate.reset import (
     plan_rewind,
     plan_undo,
     taken_back,
+    taken_back_by,
     undo_reason,
 )
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan
@@ -544,18 +545,52 @@ def test_an_undo_names_the_resets_before_it_that_stay(group: Group) -> None:
     group.do(group.plan({A1: 10}))
     plan, entry = plan_undo(group.ledger, group.cluster)
     [_, stays] = taken_back(group.ledger, entry)
-    assert re.fullmatch("an earlier reset stays: version 5, .*'offsetkeeper rewind g --version 4' takes .* too", stays)
+    assert re.fullmatch(
+        "an earlier reset stays: version 5, .* go back to before it: offsetkeeper rewind g --version 4", stays
+    )
     apply_reset(group.ledger, group.cluster, plan, undo_reason(entry, "by ann"))
     _, entry = plan_undo(group.ledger, group.cluster)
     [_, once_more, stays] = taken_back(group.ledger, entry)
     assert once_more == "version 7 took back version 6: this makes that change once more"
-    assert "'offsetkeeper rewind g --version 4'" in stays
+    assert stays.endswith("offsetkeeper rewind g --version 4")
     assert plan_rewind(group.ledger, group.cluster, 4).offsets == {A0: 40}
     assert len(taken_back(group.ledger, entry, Scope([A1]))) == 1  # that undo leaves A0 alone
     group.run(OffsetRange(*A0, 60, 70))
     group.do(group.plan({A1: 10}))
     _, entry = plan_undo(group.ledger, group.cluster)
     assert len(taken_back(group.ledger, entry)) == 1  # what was read since is not unread by going further back
+
+
+def test_no_way_back_leads_to_a_reset_that_was_undone(group: Group) -> None:
+    """A wrong reset, its undo, another wrong reset: the version before the undo is that of the first one."""
+    group.do(group.plan({A0: 90}))
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    apply_reset(group.ledger, group.cluster, plan, undo_reason(entry))
+    group.do(group.plan({A0: 70}))
+    _, entry = plan_undo(group.ledger, group.cluster)
+    assert len(taken_back(group.ledger, entry)) == 1
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    apply_reset(group.ledger, group.cluster, plan, undo_reason(entry, "by ann"))
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    apply_reset(group.ledger, group.cluster, plan, undo_reason(entry))
+    group.do(group.plan({A0: 60}))
+    _, entry = plan_undo(group.ledger, group.cluster)
+    assert len(taken_back(group.ledger, entry)) == 1  # an undo was undone: nothing is said of the resets before
+
+
+@pytest.mark.parametrize(
+    ("reason", "version"),
+    [
+        ("undo of version 8", 8),
+        ("undo of version 8 (by ann)", 8),
+        ("undo of version 8; wrong day (by ann)", 8),
+        ("wrong day; undo of version 8; through serve, from 127.0.0.1", 8),
+        ("go past what the undo of version 8 brought back (by ann)", None),
+        ("by ann", None),
+    ],
+)
+def test_an_undo_is_known_by_its_reason(reason: str, version: int | None) -> None:
+    assert taken_back_by(Entry(9, "rewind", "id", 0, "me", reason=reason)) == version
 
 
 def test_an_undo_names_a_copy_that_took_a_position_out_and_goes_back_to_before_it(group: Group) -> None:

@@ -60,6 +60,7 @@ BATCHES = (
     replace(BATCH, program=program_of(("t",), {"one": "Table z"})),
     replace(BATCH, written=("one",)),
     replace(BATCH, query=COUNT),
+    replace(BATCH, query=COUNT, ranges=(), program=program_of(("t",), {"one": "Table z"})),
     replace(BATCH, lands_in=("dead_letters",)),
     replace(
         BATCH, lands_in=("dead_letters",), program=program_of(("t",), {"one": "Table x", "dead_letters": "Table y"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -87,6 +87,41 @@ def test_a_run_that_was_killed_before_a_partition_was_added_is_stalled() -> None
         lags = measure(HELD.positions, {A: Bounds(0, 5), tp: Bounds(0, 1_000_000)}, NOW)
         assert status(HELD, lags, commits(5, ago_s=5 * 86_400), NOW) is word
         assert status(HELD, lags, commits(3600, ago_s=7000), NOW) is Status.OK
+
+
+def told(events: Iterable[tuple[str, int, str]]) -> list[Entry]:
+    """Return a history of events, each with its seconds ago and its reason, newest first."""
+    return [
+        Entry(100 - number, event, "id", NOW - 1000 * ago, "me", reason=why)
+        for number, (event, ago, why) in enumerate(events)
+    ]
+
+
+def hours(ago: int) -> list[tuple[str, int, str]]:
+    """Return the runs of a job that starts every hour, the newest so many seconds ago."""
+    runs = ((("release", ago + 3600 * hour, "end"), ("acquire", ago + 3600 * hour + 60, "run")) for hour in range(5))
+    return [each for run in runs for each in run]
+
+
+def test_a_job_between_two_runs_is_not_failing_as_a_partition_was_added() -> None:
+    """Its newest run had nothing to read; the next one reads the partition."""
+    entries = told(hours(1800))
+    lags = measure(FREE.positions, {A: Bounds(0, 5), ADDED: Bounds(0, 3)}, NOW)
+    assert status(FREE, lags, entries, NOW) is Status.OK
+    assert status(FREE, lags, entries, NOW + 3 * 3600_000) is Status.FAILING
+
+
+def test_a_fence_is_no_run_that_failed() -> None:
+    """A job hung after a commit, an operator fenced it, and the next run has not committed yet."""
+    fenced = [("release", 120, ""), ("acquire", 121, "hangs (by ann)"), ("commit", 1800, ""), ("acquire", 1860, "run")]
+    entries = told([("acquire", 60, "run"), *fenced, *hours(4000)])
+    lags = measure(HELD.positions, {A: Bounds(0, 15)}, NOW, {A: NOW - 1_700_000})
+    assert status(HELD, lags, entries, NOW) is not Status.FAILING
+    assert status(FREE, lags, entries[1:], NOW) is not Status.FAILING
+    assert (
+        status(FREE, lags, told([("release", 50, ""), ("acquire", 60, "run"), *fenced, *hours(4000)]), NOW)
+        is Status.FAILING
+    )
 
 
 def test_runs_that_end_before_they_begin_to_read_a_partition_that_was_added_are_failing() -> None:

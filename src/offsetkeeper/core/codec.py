@@ -8,11 +8,11 @@ far as it is known, and "*" instead of them where all are in one. `given` has di
 given, with spaces between. The pending batch has in `program` what its program reads, and what each output writes to.
 `queries` has the number of the next batch of each query with state, and its pending batch the number in `query`;
 `watermark_ms` is the watermark of the last batch of such a query, and of a pending one, left out without one; ledgers
-without it count these batches as positions, see `query_rows`. `outputs` has what the last run writes to. `forgotten`
-has the offsets of rows that no longer count. Format 3 has
-`unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending
-batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of
-that time keeps its id.
+without it count these batches as positions, see `query_rows`. `outputs` has what the last run writes to, and `partly`
+the topics of which it reads chosen partitions, left out without one. `forgotten` has the offsets of rows that no longer
+count. Format 3 has `unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token`
+in the pending batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a
+pending batch of that time keeps its id.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "queries": dict(snapshot.queries),
         **({} if snapshot.watermark_ms is None else {"watermark_ms": snapshot.watermark_ms}),
         **({"outputs": {name: [*each] for name, each in snapshot.outputs.items()}} if snapshot.outputs else {}),
+        **({"partly": [*snapshot.partly]} if snapshot.partly else {}),
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
         "clusters": _grouped(snapshot.positions, lambda at: at.cluster_id),
         "leader_epochs": _epochs(snapshot.positions),
@@ -155,6 +156,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             queries=_load_queries(raw["queries"]) if "queries" in raw else counted,
             watermark_ms=_load_watermark(raw),
             outputs={_text(name): Output(*map(_text, each)) for name, each in raw.get("outputs", {}).items()},
+            partly=tuple(map(_text, raw.get("partly", ()))),
             pending=pending,
             change_id=_text(raw["change_id"]),
             landed=_load_landed(raw, pending),

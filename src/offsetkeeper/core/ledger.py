@@ -88,12 +88,15 @@ class Ledger:
         """
         return latest(self.snapshot, self._patiently(lambda: self._calls.load(self.group)))
 
-    def acquire(self, reason: str = "", outputs: Mapping[str, Output] = NO_OUTPUTS) -> Snapshot:
+    def acquire(
+        self, reason: str = "", outputs: Mapping[str, Output] = NO_OUTPUTS, partly: tuple[str, ...] = ()
+    ) -> Snapshot:
         """Become the group's owner with a new token, fence the owner before, and return the ledger.
 
         Args:
             reason: reason for the history.
             outputs: what the run writes to, by the outputs' names.
+            partly: topics of which the run reads chosen partitions alone.
 
         Raises:
             Fenced: a newer run took the group at the same time.
@@ -105,7 +108,7 @@ class Ledger:
         for _ in range(20):
             found = self.load()
             try:
-                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name), outputs), reason)
+                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name), outputs, partly), reason)
             except VersionConflict as error:
                 last = error
                 continue

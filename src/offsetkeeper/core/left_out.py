@@ -53,7 +53,7 @@ def missed(
 
 
 def gone_text(group: str, outputs: Collection[str]) -> str:
-    """Return what an operator is told of outputs that a program has no more."""
+    """Return the warning for outputs that the run before had and the program does not have."""
     names = listed(map(named, outputs), ", ")
     return (
         f"group {group!r}: the run before wrote to {names}, and this program does not. Batches are committed without "
@@ -62,17 +62,26 @@ def gone_text(group: str, outputs: Collection[str]) -> str:
     )
 
 
-def missed_text(group: str, output: str, commits: Sequence[Entry]) -> str:
-    """Return what an operator is told of an output that lacks batches, and how to bring them there."""
+def missed_text(group: str, output: str, commits: Sequence[Entry], entries: Sequence[Entry]) -> str:
+    """Return the warning for an output that lacks batches. It says which, and how they get there.
+
+    Args:
+        group: the consumer group.
+        output: name of the output.
+        commits: the commits of these batches, oldest first.
+        entries: the history that they were found in, newest first.
+    """
     ranges = listed([f"version {each.version}: {r}" for each in commits for r in each.ranges], "; ")
     first, last = commits[0].sequence, commits[-1].sequence
-    lacks = f"batch {first}, which was" if first == last else f"batches from {first} to {last}, which were"
+    batches = f"batch {first}" if first == last else f"batches from {first} to {last}"
+    whole = entries[-1].version == 1 or any(each.event == "commit" and each.sequence < first for each in entries)
+    older = "" if whole else f"The history begins there: batches before {first} may be missing too. "
     replay = f"offsetkeeper replay {shlex.quote(group)} --version {commits[0].version} --process module:function"
     return (
-        f"group {group!r}: {named(output)} lacks {lacks} committed by a release that did not have this output, or had "
-        f"it under another name or without its mark. The next batch goes there; nothing brings these: {ranges}. A "
-        f"replay of each version writes its records by a function of yours: {replay}. A reset to before them brings "
-        "them to each output, and so again to those that have them"
+        f"group {group!r}: {named(output)} has no mark of {batches}. A release committed them without this output, or "
+        "had it under another name or without its mark. If such a release wrote them there, do nothing. Else they are "
+        f"missing, and nothing brings them: {ranges}. {older}A replay of each version writes its records by a function "
+        f"of yours: {replay}. A reset to before them brings them to each output, and so again to those that have them"
     )
 
 

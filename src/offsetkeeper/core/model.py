@@ -98,6 +98,7 @@ class Snapshot:
         watermark_ms: the watermark of the last batch, if that is of a query with state, and no position has moved
             since: the state of that query can be built again from there. Milliseconds since 1970; None if not.
         outputs: what the last run that took the group writes to, by the outputs' names.
+        partly: topics of which that run reads chosen partitions alone; sorted.
         forgotten: rows of partitions that `forget` took out of the ledger. They stay for other programs, and count
             again if another program moves them. A position without cluster and epoch.
         format: the older format in which stores write the ledger, see `core.older_format`; 0 for that of this release.
@@ -119,6 +120,7 @@ class Snapshot:
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
     watermark_ms: int | None = None
     outputs: Mapping[str, Output] = field(default_factory=lambda: NO_OUTPUTS)
+    partly: tuple[str, ...] = ()
     forgotten: Positions = field(default_factory=lambda: NO_POSITIONS)
     format: int = field(default=0, compare=False)
 

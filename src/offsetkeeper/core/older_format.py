@@ -46,6 +46,7 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
         and replace(found.unsettled, program=None, moved=tuple(sorted(snapshot.unsettled.partitions))),
         given=(),
         outputs={},
+        partly=(),
         forgotten=NO_POSITIONS,
         format=number,
     )

@@ -491,13 +491,17 @@ def _finishing(found: Situation) -> str:
 
 def _gone(found: Situation) -> str:
     """Return how the batch is dropped if the program that began it is gone: no position is moved in the end."""
-    first = found.batch.ranges[0]
-    reset = f"offsetkeeper reset {shlex.quote(found.batch.group)} --topic {first.topic}:{first.partition}"
+    group = shlex.quote(found.batch.group)
+    if found.batch.ranges:
+        first = found.batch.ranges[0]
+        reset = f"offsetkeeper reset {group} --topic {first.topic}:{first.partition}"
+        way = f"{reset} --to-offset {first.end} --execute; then {reset} --to-offset {first.start} --execute"
+    else:  # of a query with state, which had no records
+        way = f"offsetkeeper reset {group} --topic TOPIC:PARTITION --shift-by -1 --execute; then --shift-by 1"
     return (
-        "If that program is gone, drop the batch by a reset, and go back by a second one, not by undo: "
-        f"{reset} --to-offset {first.end} --execute; then {reset} --to-offset {first.start} --execute. Then start with "
-        "Policies(pending='drop'). If that start misses batches of the old outputs, `offsetkeeper adopt` accepts the "
-        "new ones"
+        f"If that program is gone, drop the batch by a reset, and go back by a second one, not by undo: {way}. Then "
+        "start with Policies(pending='drop'). If that start misses batches of the old outputs, `offsetkeeper adopt` "
+        "accepts the new ones"
     )
 
 

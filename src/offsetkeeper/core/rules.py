@@ -97,12 +97,13 @@ MAX_GIVEN = 20  # digests of offsets given by hand: a rollback goes back over fe
 class Acquire:
     """Take the group as a new owner. `owner.epoch` must be one more than the ledger's.
 
-    `outputs` is what the run writes to; an owner that writes nothing has none, and the ledger keeps those of the run
-    before.
+    `outputs` is what the run writes to, and `partly` the topics of which it reads chosen partitions alone. An owner
+    that writes nothing is no run, and the ledger keeps those of the run before.
     """
 
     owner: Owner
     outputs: Mapping[str, Output] = field(default_factory=lambda: NO_OUTPUTS)
+    partly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,8 +428,8 @@ def _refusal(snapshot: Snapshot, event: Event, holder: Holder) -> OffsetkeeperEr
 def _acquire(snapshot: Snapshot, event: Acquire) -> _Outcome:
     if event.owner.epoch != snapshot.epoch + 1:
         raise NotAllowed(f"group {snapshot.group!r}: the next epoch is {snapshot.epoch + 1}, not {event.owner.epoch}")
-    outputs = event.outputs or snapshot.outputs
-    return _Outcome(replace(snapshot, owner=event.owner, epoch=event.owner.epoch, outputs=outputs))
+    outputs, partly = (event if event.outputs else snapshot).outputs, (event if event.outputs else snapshot).partly
+    return _Outcome(replace(snapshot, owner=event.owner, epoch=event.owner.epoch, outputs=outputs, partly=partly))
 
 
 def _release(snapshot: Snapshot, _: Release) -> _Outcome:

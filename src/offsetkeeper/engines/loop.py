@@ -154,7 +154,7 @@ class Loop:
         self.batches.prepare()
         before = self.ledger.load()
         self._decided(guard)  # before the acquire, so that a refused start fences no run
-        self.ledger.acquire(RUN if guard is None else START, self.asked.described)
+        self.ledger.acquire(RUN if guard is None else START, self.asked.described, self.asked.partly)
         with self._giving_back():
             fate, query, plan, given = self._decided(guard)
             self.batches.delivery.outputs.tell_left_out(before)

@@ -185,8 +185,9 @@ class RunOutputs:
         last = {**self._beside, **{name: before.landed_in(name).sequence for name in self.ways.once}}
         committed = before.sequence - (before.pending is not None)
         if any(0 < each < committed for each in last.values()):
-            for name, commits in missed(before, here, last, self.ledger.history(_ENTRIES)).items():
-                log.warning("%s", missed_text(group, name, commits))
+            history = self.ledger.history(_ENTRIES)
+            for name, commits in missed(before, here, last, history).items():
+                log.warning("%s", missed_text(group, name, commits, history))
 
     def _was_elsewhere(self, batch: Batch, name: str) -> bool:
         """Whether a batch was begun for another place than the output has now: then its mark is there."""

@@ -116,6 +116,11 @@ class Run:
         return {name: output_of(sink) for name, sink in self._sinks.items()}
 
     @property
+    def partly(self) -> tuple[str, ...]:
+        """The topics of which it reads chosen partitions alone; sorted."""
+        return tuple(sorted(self.subscription.topics.partitions))
+
+    @property
     def worker_modules(self) -> set[str]:
         """The modules that Spark's workers import for the reader and the outputs."""
         return {name for part in (self.reader, *self._sinks.values()) for name in getattr(part, "worker_modules", ())}

@@ -104,7 +104,7 @@ class Collector:
         self._rules_told = True
 
     def _tell_unjudged(self, topics: Mapping[str, str]) -> None:
-        """Log once of each topic that a rule on retention cannot judge: it would never raise an alarm."""
+        """Log once of each topic that a rule on retention cannot judge in full: its alarm may come too late."""
         rules = ", ".join(repr(rule.name) for rule in self._rules if rule.what == "retention")
         for why in sorted({*topics.values()}) if rules else ():
             new = [topic for topic in sorted(topics) if topics[topic] == why and topic not in self._unjudged]

@@ -245,8 +245,9 @@ def _under_this_name_or_before(held: Held, output: str) -> Held:
             "output had that name before, ask for that one"
         )
     if newer := newer_names(held.batches, output):
+        way = f"give --output {newer[0]}" if newer[0] else "leave --output out"
         raise Refused(
-            f"the last batches of the place are of {', '.join(map(listed_name, newer))}: give --output {newer[0]}, if "
+            f"the last batches of the place are of {', '.join(map(listed_name, newer))}: {way}, if "
             f"{listed_name(output)} has that name now"
         )
     until = min(mine, default=0) if output != DEAD_LETTERS else 0

@@ -268,7 +268,8 @@ def lag_within(
     Args:
         snapshot: the group's ledger.
         cluster: Kafka; it is asked only for the time of each first unread record.
-        bounds: the offsets that Kafka holds of the group's topics.
+        bounds: the offsets that Kafka holds of the group's topics. Of a topic of which the last run has read chosen
+            partitions, the others are left out.
         retentions_ms: how long Kafka keeps the records of each topic, in milliseconds.
         known: first unread records that were read earlier; they are not read again, unless they are from the future.
             The current ones replace them.
@@ -277,6 +278,7 @@ def lag_within(
         BrokerUnavailable, NotAuthorized: Kafka could not be asked. A topic that may not be read is not an error: its
             lag in seconds is an estimate then.
     """
+    bounds = {tp: at for tp, at in bounds.items() if tp in snapshot.positions or tp.topic not in snapshot.partly}
     stored = {tp: at for tp, at in snapshot.positions.items() if tp in bounds}
     unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
     behind = {tp: offset for tp, offset in unread.items() if offset < bounds[tp].end}

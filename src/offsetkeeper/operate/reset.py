@@ -29,6 +29,7 @@ from offsetkeeper.operate.status import entries_to_read
 log = logging.getLogger(__name__)
 _KEPT = 1000  # entries: stores keep this many, or fewer
 _MARGIN = 20  # changes that a run may make between reading the ledger and reading its history
+_UNDO = re.compile(r"(?:^|; )undo of version (\d+)(?=;| \(by |$)")  # as `undo_reason` says it, and who signs it
 Target = str | int | datetime | Mapping[TopicPartition, int]
 
 
@@ -240,18 +241,25 @@ def taken_back(ledger: Ledger, entry: Entry, scope: Scope = EVERYTHING) -> list[
 
 
 def _further(ledger: Ledger, entry: Entry) -> list[str]:
-    """Return sentences on resets right before the one that an undo takes back: nothing was read in between."""
+    """Return sentences on resets right before the one that an undo takes back: no commit came in between."""
     before = (each for each in ledger.history(_KEPT) if each.version < entry.version)
-    since = takewhile(lambda each: each.event != "commit", before)
-    undone = taken_back_by(entry)
-    older = [each for each in since if each.event == "rewind" and each.version != undone]
-    notes = []
+    since = [each for each in takewhile(lambda each: each.event != "commit", before) if each.event == "rewind"]
+    undone, notes = taken_back_by(entry), []
     if undone is not None:
         notes.append(f"version {entry.version} took back version {undone}: this makes that change once more")
-    if older and older[0].version > 1:
-        back = f"offsetkeeper rewind {shlex.quote(ledger.group)} --version {older[0].version - 1}"
-        notes.append(f"an earlier reset stays: {_told(older[0])}. '{back}' takes back that one too")
+    stays = _standing([each for each in since if each.version != undone])
+    if stays and stays[0].version > 1:
+        back = f"offsetkeeper rewind {shlex.quote(ledger.group)} --version {stays[0].version - 1}"
+        notes.append(f"an earlier reset stays: {_told(stays[0])}. To go back to before it: {back}")
     return notes
+
+
+def _standing(resets: Sequence[Entry]) -> list[Entry]:
+    """Return the resets, newest first, that no undo among them took back; none if an undo was undone itself."""
+    undos = {each.version: taken_back_by(each) for each in resets if taken_back_by(each) is not None}
+    if not undos.keys().isdisjoint(undos.values()):
+        return []
+    return [each for each in resets if each.version not in undos and each.version not in undos.values()]
 
 
 def undo_reason(entry: Entry, reason: str = "") -> str:
@@ -261,7 +269,7 @@ def undo_reason(entry: Entry, reason: str = "") -> str:
 
 def taken_back_by(entry: Entry) -> int | None:
     """Return the version that an entry has taken back; None if the entry is no undo."""
-    found = re.search(r"\bundo of version (\d+)\b", entry.reason) if entry.event == "rewind" else None
+    found = _UNDO.search(entry.reason) if entry.event == "rewind" else None
     return int(found[1]) if found else None
 
 

@@ -47,7 +47,7 @@ from enum import StrEnum
 from itertools import pairwise, takewhile
 
 from offsetkeeper.core.bounds import Standing
-from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.model import RUN, START, Entry, Snapshot
 from offsetkeeper.core.offsets import Positions
 from offsetkeeper.operate.lag import Lag
 
@@ -131,7 +131,8 @@ def status(
     between_runs = not held and schedule_s is not None and _ago_s(_newest_run(entries), now_ms) <= missing_s
     unread_s = math.inf if any(lag.seconds is None for lag in unread) else oldest_s
     fruitless = _fruitless(snapshot, unread_s, entries, now_ms)
-    failing = bool(unread) and fruitless >= (_FRUITLESS if schedule_s is None else 1)
+    late = bool(waiting) or not between_runs  # a job that has nothing else to read gets to a new partition at its time
+    failing = bool(unread) and late and fruitless >= (_FRUITLESS if schedule_s is None else 1)
     stalled = bool(unread) and held and _silence_s(unread_s, entries, now_ms) > far_s
     apart_s = interval_s or _UNKNOWN_S
     rules = {
@@ -180,12 +181,23 @@ def run_interval_s(entries: Sequence[Entry]) -> float | None:
     Args:
         entries: the group's newest history, newest first.
     """
-    steps = [entry for entry in entries if entry.event in {"acquire", "release"}][::-1]
+    steps = [entry for entry in without_fences(entries) if entry.event in {"acquire", "release"}][::-1]
     held_s = sum(_between_s(one, other) for one, other in pairwise(steps) if one.event == "acquire")
     pauses = [_between_s(*step) for step in pairwise(steps) if [each.event for each in step] == ["release", "acquire"]]
     if len(pauses) < _RUNS or held_s > sum(pauses):
         return None
     return _usual([_between_s(*step) for step in pairwise(each for each in steps if each.event == "acquire")])
+
+
+def without_fences(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the history without the fences of operators: they take the group and give it back, and are no runs.
+
+    Args:
+        entries: entries of the history, in any order.
+    """
+    fences = {each.version for each in entries if each.event == "acquire" and each.reason not in {"", RUN, START}}
+    given_back = {each.version for each in entries if each.event == "release" and each.version - 1 in fences}
+    return [each for each in entries if each.version not in fences | given_back]
 
 
 def thinned(points: Sequence[Point], newest: Point, entries: Sequence[Entry]) -> Sequence[Point]:
@@ -228,7 +240,7 @@ def _refused(lags: Sequence[Lag]) -> bool:
 
 def _fruitless(snapshot: Snapshot, unread_s: float, entries: Sequence[Entry], now_ms: int) -> int:
     """Return how many runs have ended since the newest commit or reset although records waited at their start."""
-    since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, entries)
+    since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, without_fences(entries))
     begun = sum(entry.event == "acquire" and _ago_s(entry, now_ms) <= unread_s for entry in since)
     return begun - (snapshot.owner is not None)
 
@@ -243,7 +255,7 @@ def _rewound(positions: Positions, entries: Sequence[Entry]) -> bool:
 
 def _newest_run(entries: Sequence[Entry]) -> Entry:
     """Return the end of the newest run, or its beginning. Changes of an operator are not runs."""
-    return next(entry for entry in entries if entry.event in {"acquire", "release"})
+    return next(entry for entry in without_fences(entries) if entry.event in {"acquire", "release"})
 
 
 def _silence_s(unread_s: float, entries: Sequence[Entry], now_ms: int) -> float:

@@ -119,12 +119,11 @@ def open_consumer(
     Raises:
         SettingsError, MissingExtra: see `open_client`.
     """
-    told = {"statistics.interval.ms": str(max(1, min(_DAY_MS, int(source.stall_s * 1000 / _TOLD))))}
-    settings = _FIXED | {"group.id": source.group, "isolation.level": source.isolation}
+    told = str(max(1, min(_DAY_MS, int(source.stall_s * 1000 / _TOLD))))  # by them a long wait is known to go on
+    settings = {"group.id": source.group, "isolation.level": source.isolation, "statistics.interval.ms": told}
     usual = _TUNING | _FEW if source.headers else _TUNING
-    return open_client(
-        "Consumer", source.brokers, {**told, **usual, **source.options, **tuning}, settings, report, make
-    )
+    options = {**usual, **source.options, **tuning}
+    return open_client("Consumer", source.brokers, options, _FIXED | settings, report, make)
 
 
 def record_batch(messages: Sequence[Any], *, headers: bool, raw_times: bool = False) -> pa.RecordBatch:

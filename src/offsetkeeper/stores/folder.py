@@ -84,7 +84,8 @@ class _Folder:
             try:
                 return list_folder(self._root / folder, self._root)
             except FileNotFoundError:
-                self.folders()  # raises if it is not mounted
+                if not self._is_store():
+                    self.folders()  # raises if it is not mounted
                 return []
 
     def read(self, folder: str, name: str) -> File | None:

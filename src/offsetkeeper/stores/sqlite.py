@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -151,6 +153,18 @@ class SQLiteStore(TableStore):
             return triggers(connection, table_names(self._settings))
 
 
+_LOCK = threading.Lock()
+_POOLS = weakref.WeakSet["Connections"]()
+
+
+def _sweep(path: Path) -> None:
+    """Close the connections of all stores of this process to a file that was replaced, but for those in use."""
+    with _LOCK:
+        pools = [pool for pool in _POOLS if pool.is_of(path)]
+    for pool in pools:
+        pool.sweep()
+
+
 class Connections(Pool[Connection]):
     """Connections of one store.
 
@@ -167,6 +181,12 @@ class Connections(Pool[Connection]):
         self._address = address
         self._settings = settings
         self._tables = tables
+        with _LOCK:
+            _POOLS.add(self)
+
+    def is_of(self, path: Path) -> bool:
+        """Return whether the connections are to the file at a path."""
+        return self._path == path
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
@@ -204,7 +224,7 @@ class Connections(Pool[Connection]):
         """
         self.file()  # tells more of a path that is none
         check_files(self._path, self._address)
-        self.sweep()
+        _sweep(self._path)
         if has_outdated(self._path):
             raise StoreUnavailable(
                 f"{self._address}: the file was replaced while a store of this process has it open: close it, or end "

@@ -125,6 +125,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         queries={**before.queries, **draw(_queries)},
         watermark_ms=draw(st.none() | _counts),
         outputs=draw(st.dictionaries(words, st.builds(Output, words, words), max_size=2)),
+        partly=tuple(draw(st.lists(words, max_size=2))),
     )
     return Change(before, after, moves, draw(_entries(after)))
 

@@ -36,7 +36,7 @@ def _by_nothing(_: Snapshot, __: Snapshot, ___: Entry) -> Events:
 
 
 def _by_acquire(_: Snapshot, after: Snapshot, __: Entry) -> Events:
-    return () if after.owner is None else (rules.Acquire(after.owner, after.outputs),)
+    return () if after.owner is None else (rules.Acquire(after.owner, after.outputs, after.partly),)
 
 
 def _by_place(before: Snapshot, after: Snapshot, entry: Entry) -> Events:

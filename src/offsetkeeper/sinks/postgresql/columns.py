@@ -236,18 +236,18 @@ def _misfit(data_type: Any, column: PostgreSQLColumn) -> str:
         return "would be cut: make the column an interval without fields and precision"
     if column.kind in _WIRES[name].kinds or (_WIRES[name].staged == "text" and _read_from_text(column)):
         return ""
-    if name == "string" and _may_round(column):
-        return "would be rounded by some types of extensions: make the column text"
+    if name == "string" and _is_unknown(column):
+        return f"may be changed by type {column.kind} of an extension, which is not known here: make the column text"
     return _REMEDIES.get((name, column.kind), "does not fit: cast in the frame")
 
 
 def _read_from_text(column: PostgreSQLColumn) -> bool:
     if column.category == _RANGE and column.kind not in _RANGES:
         return False  # of a type of the user's own, whose values the session's zone may decide
-    return column.category in _FROM_TEXT and column.kind not in _NOT_FROM_TEXT and not _may_round(column)
+    return column.category in _FROM_TEXT and column.kind not in _NOT_FROM_TEXT and not _is_unknown(column)
 
 
-def _may_round(column: PostgreSQLColumn) -> bool:
+def _is_unknown(column: PostgreSQLColumn) -> bool:
     """Whether a type that is read from text is neither PostgreSQL's own nor known to keep what a text stands for."""
     known = column.of_system or column.category in {_ENUM, _RANGE} or column.kind in _OF_EXTENSIONS
     return column.category in _FROM_TEXT and not known

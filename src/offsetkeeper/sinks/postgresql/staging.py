@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
@@ -204,9 +205,9 @@ class Staging(NamedTuple):
         now = find_table(connection, self.target, self.address)
         columns = columns_of(connection, now)
         collations = check_key(connection, now, columns, self.target, self.address)
-        stored = {column for column in self.columns if column is not None}
+        stored = {_kept(column) for column in self.columns if column is not None}
         before = (self.relation.oid, self.relation.triggers, self.collations)
-        if not stored <= {*columns} or (now.oid, now.triggers, collations) != before:
+        if not stored <= {*map(_kept, columns)} or (now.oid, now.triggers, collations) != before:
             raise altered(self.target)
 
     def _statement(self, rows: sql.Composable) -> sql.Composed:
@@ -313,6 +314,11 @@ def _value(value: sql.Composable, column: PostgreSQLColumn) -> sql.Composable:
 
 def _staged(place: int) -> sql.Identifier:
     return sql.Identifier(f"c{place}")
+
+
+def _kept(column: PostgreSQLColumn) -> PostgreSQLColumn:
+    """Return a column without the spelling of its type, which depends on the search path of the session."""
+    return replace(column, type="")
 
 
 def _listed(parts: Sequence[sql.Composable]) -> sql.Composed:

@@ -22,6 +22,7 @@ from offsetkeeper.clients.sqlite import (
     check_files,
     code_of,
     database_identity,
+    has_outdated,
     read_url,
 )
 from offsetkeeper.core.batch import Batch
@@ -63,6 +64,8 @@ _STRICT_SINCE = (3, 37, 0)
 _TRIGGERS = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
 _DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
+# Comments, texts and quoted names, which are no clauses.
+_NO_CODE = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]""", re.DOTALL)
 _COLUMNS = """
     SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3),
         NOT "notnull" AND NOT (pk AND upper(type) = 'INTEGER')
@@ -213,7 +216,7 @@ class SQLiteTable:
         triggers = connection.execute(_TRIGGERS, [table]).fetchone() is not None
         if triggers and not self._target.fewer_rows:
             [(declared,)] = connection.execute(_DECLARED, [table])
-            if _CLAUSE.search(declared):
+            if _CLAUSE.search(_NO_CODE.sub(" ", declared)):
                 raise Refused(
                     f"{self._address}: table {table} has a conflict clause (ON CONFLICT), which may leave rows out, "
                     "and a trigger, whose own clauses would be lost if that one did not count: make the table without "
@@ -281,6 +284,10 @@ class SQLiteDatabase(NamedTuple):
 
     def _open(self) -> Connection:
         check_files(self.path, self.address)
+        if has_outdated(self.path):
+            raise SinkError(
+                f"{self.address}: the file was replaced while a store of this process has it open; nothing was written"
+            )
         uri = f"{self.path.as_uri()}?mode=rw"
         try:
             return sqlite3.connect(uri, uri=True, timeout=TIMEOUT_S, isolation_level=None, factory=Connection)

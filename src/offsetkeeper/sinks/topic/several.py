@@ -89,14 +89,14 @@ def answer(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     yield pa.record_batch({**columns, "message": pa.array([text], pa.string())})
 
 
-def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: Accord | None = None) -> None:
+def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: Accord) -> None:
     """Write the rows of one slot and its mark, unless the slot already has the mark.
 
     Args:
         share: the data of all slots.
         number: number of the slot.
         batches: the rows.
-        accord: the agreement with the tasks of the other slots; None if the slots before this one have landed.
+        accord: the agreement with the tasks of the other slots.
 
     Raises:
         MarkMoved: the slot has the mark of another batch.
@@ -104,9 +104,8 @@ def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: A
         SinkMismatch: the function has given a row a source that the batch does not have, or it is in the wrong slot.
         SinkError, OutcomeUnknown, Refused: see `Turn`; or the task of another slot has raised it.
     """
-    accord = accord or Accord(lambda said: [said])
     slot, saying = share.slots[number], share.saying
-    turn = Turn(slot, writes=batches != ())
+    turn = Turn(slot)
     found = turn.take()
     if found == saying.text:
         accord.written(first=number == 0)

@@ -50,10 +50,12 @@ class CheckedLedger(Ledger):
     actor: Actor
     model: ModelStore
 
-    def acquire(self, reason: str = "", outputs: Mapping[str, Output] = NO_OUTPUTS) -> Snapshot:
+    def acquire(
+        self, reason: str = "", outputs: Mapping[str, Output] = NO_OUTPUTS, partly: tuple[str, ...] = ()
+    ) -> Snapshot:
         """See `Ledger.acquire`."""
         self.actor.owner_id, self.actor.fenced = "", False
-        found = super().acquire(reason, outputs)
+        found = super().acquire(reason, outputs, partly)
         self.actor.owner_id = self.owner_id
         return found
 
