@@ -365,4 +365,4 @@ def test_a_look_that_fails_forgets_nothing(url: str, group: str, monkeypatch: py
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
                 store.load(group)
-    assert starts == [store._seen[group].end] * 2
+    assert starts == [store._seen[group].last] * 2
