@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,21 @@ def test_a_mark_that_expired_with_a_batch_pending_is_refused(lab: Lab, topic: Ne
     assert values(lab.kafka.bootstrap, target) == ["a"]
 
 
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, *, lands: bool) -> Iterator[None]:
+    """In the block a run dies when its batch has landed, or right before."""
+
+    def dies(sink: Topic, *given: Any) -> None:
+        if lands:
+            landed(sink, *given)
+        raise Died
+
+    landed = Topic._land
+    with monkeypatch.context() as patched:
+        patched.setattr(Topic, "_land", dies)
+        yield
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_first_batch_whose_mark_expired_is_refused_until_an_operator_says_whether_it_is_there(
     lab: Lab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
@@ -127,15 +143,8 @@ def test_a_first_batch_whose_mark_expired_is_refused_until_an_operator_says_whet
     source, target = topic(), topic()
     lab.produce(source, "a")
 
-    def lands_and_dies(sink: Topic, *given: Any) -> None:
-        landed(sink, *given)
-        raise Died
-
-    landed = Topic._land
-    with monkeypatch.context() as patched:
-        patched.setattr(Topic, "_land", lands_and_dies)
-        with pytest.raises(Died):
-            run(lab, source, target)
+    with dying(monkeypatch, lands=True), pytest.raises(Died):
+        run(lab, source, target)
     forget(lab)
     now_ms = environment.now_ms
     monkeypatch.setattr(environment, "now_ms", lambda: now_ms() + 8 * 86_400_000)
@@ -162,16 +171,8 @@ def test_a_first_batch_is_not_finished_where_its_mark_would_not_be(
     source, target = topic(), topic()
     lab.produce(source, "a")
 
-    def dies(sink: Topic, *given: Any) -> None:
-        if lands:
-            landed(sink, *given)
-        raise Died
-
-    landed = Topic._land
-    with monkeypatch.context() as patched:
-        patched.setattr(Topic, "_land", dies)
-        with pytest.raises(Died):
-            run(lab, source, target)
+    with dying(monkeypatch, lands=lands), pytest.raises(Died):
+        run(lab, source, target)
     moved = Topic(lab.kafka.bootstrap, target, prefix="team")
     words: dict[str, Any] = {"guarantee": "exactly_once", "until": "caught_up"}
     with pytest.raises(MarkBehind, match=r"begun with other settings of the output .*start with those"):

@@ -101,6 +101,13 @@ def test_a_run_ends_once_a_newer_one_has_filled_the_place_of_its_lost_changes(
     assert newer.load().positions == {A: Position(25)}
 
 
+def is_refused(store: KafkaStore, seen: Snapshot) -> None:
+    """Check that a change of what a store has seen is refused, and that it sees what another one has written since."""
+    with pytest.raises(VersionConflict):
+        store.apply(rewind(seen, 2))
+    assert store.load("g").positions == {A: Position(7)}
+
+
 @pytest.mark.parametrize("more", [0, 1], ids=["as long as before", "longer"])
 def test_a_change_that_came_behind_the_newest_one_known_is_seen(
     open_one: Opener, cut: Callable[[int], None], more: int
@@ -116,9 +123,7 @@ def test_a_change_that_came_behind_the_newest_one_known_is_seen(
     move(newer, "g", 7)
     for offset in range(1 + more):
         move(newer, "other", offset)
-    with pytest.raises(VersionConflict):
-        one.apply(rewind(seen, 2))
-    assert one.load("g").positions == {A: Position(7)}
+    is_refused(one, seen)
 
 
 def test_a_group_that_had_no_ledger_is_looked_up_again(open_one: Opener, cut: Callable[[int], None]) -> None:
@@ -130,6 +135,4 @@ def test_a_group_that_had_no_ledger_is_looked_up_again(open_one: Opener, cut: Ca
     newer = open_one()
     move(newer, "g", 7)
     move(newer, "other", 9)
-    with pytest.raises(VersionConflict):
-        one.apply(rewind(nothing, 2))
-    assert one.load("g").positions == {A: Position(7)}
+    is_refused(one, nothing)

@@ -11,7 +11,7 @@ import gc
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,18 @@ def watcher(pipe: Pipe, path: Path, looks: int, end: str) -> None:
     pipe.send("ended")
 
 
+@contextmanager
+def newer_run(path: Path) -> Iterator[None]:
+    """Let a run move the restored file to offset 7; it ends after the block."""
+    with rival(driver, path, 7) as run:
+        assert run.hear() == 1
+        run.go_on()
+        assert run.hear() == "moved"
+        yield
+        run.go_on()
+        assert run.hear() == "ended"
+
+
 @pytest.mark.parametrize("merged", [False, True], ids=["", "all was merged before"])
 def test_of_two_runs_only_the_one_that_knows_the_restored_file_moves_it(
     store: SQLiteStore, path: Path, *, merged: bool
@@ -110,14 +122,9 @@ def test_of_two_runs_only_the_one_that_knows_the_restored_file_moves_it(
             with closing(sqlite3.connect(path)) as other:
                 other.execute("PRAGMA wal_checkpoint(PASSIVE)")
         restore(path)
-        with rival(driver, path, 7) as newer:
-            assert newer.hear() == 1
-            newer.go_on()
-            assert newer.hear() == "moved"
+        with newer_run(path):
             older.go_on()
             assert older.hear() == "VersionConflict"
-            newer.go_on()
-            assert newer.hear() == "ended"
         older.go_on()
         assert older.hear() == "ended"
     assert offset(store) == 7
@@ -133,12 +140,8 @@ def test_a_run_that_ends_before_it_looks_again_leaves_the_restored_file_as_it_is
         store.apply(rewind(store.load("g"), 3))  # in the -wal that both have
         store.close()
         restore(path)
-        with rival(driver, path, 7) as newer:
-            assert newer.hear() == 1
-            newer.go_on()
-            assert newer.hear() == "moved"
-            newer.go_on()
-            assert newer.hear() == "ended"
+        with newer_run(path):
+            pass
         older.go_on()
         assert older.hear() == "ended"
     assert offset(store) == 7

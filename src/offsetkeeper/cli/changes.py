@@ -61,8 +61,13 @@ def finish(
     if not made.moves:
         say(f"Nothing to do: group {made.group} is already at these offsets.")
     else:
-        say("Done." if execute else "Nothing was changed. Add --execute to make the change.")
+        say_end(execute=execute)
     return found
+
+
+def say_end(done: str = "Done.", *, execute: bool) -> None:
+    """Say whether the change was made, as the last line; `done` says that it was."""
+    say(done if execute else "Nothing was changed. Add --execute to make the change.")
 
 
 def say_held(owner: Owner, *, force: bool) -> None:

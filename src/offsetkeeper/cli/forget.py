@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.changes import Execute, Force, Reason, say_held, signed
+from offsetkeeper.cli.changes import Execute, Force, Reason, say_end, say_held, signed
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import DryRun, check_execute, parse_scope
 from offsetkeeper.core import rules
@@ -52,4 +52,4 @@ def forget(
         say(f"note: {note}")
     if found.owner is not None and not execute:
         say_held(found.owner, force=force)
-    say("Done." if execute else "Nothing was changed. Add --execute to make the change.")
+    say_end(execute=execute)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.changes import Execute, Force, Reason, finish, signed
+from offsetkeeper.cli.changes import Execute, Force, Reason, finish, say_end, signed
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Clip, DryRun, TopicOption, check_execute, parse_scope
 from offsetkeeper.core.codec import FORMAT
@@ -120,10 +120,10 @@ def fence(
     if held is None:
         say(f"Nothing to do: no run holds group {group}.")
         return
-    say(f"{held.name} holds group {group}: --execute fences that run" if not execute else f"{held.name} is fenced.")
+    say(f"{held.name} is fenced." if execute else f"{held.name} holds group {group}: --execute fences that run")
     if pending is not None:
         say(f"note: batch {pending.id} was begun and not committed: it stays, and the next start deals with it")
-    say("Done." if execute else "Nothing was changed. Add --execute to make the change.")
+    say_end(execute=execute)
 
 
 def adopt(
@@ -161,7 +161,7 @@ def adopt(
     if not plan.changes:
         say("Nothing to do: the ledger already has this value.")
     else:
-        say("Done." if execute else "Nothing was changed. Add --execute to make the change.")
+        say_end(execute=execute)
 
 
 def copy(
@@ -229,4 +229,4 @@ def copy_group(group: str, source: Store, target: Store, *, execute: bool, as_js
     if (number := how.get("format", FORMAT)) != FORMAT:
         say(f"The copy is in format {number}, for an older release.")
     done = f"Done: {len(rows)} positions were copied and compared one by one."
-    say(done if execute else "Nothing was changed. Add --execute to make the change.")
+    say_end(done, execute=execute)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
-from offsetkeeper.core.batch import DEAD_LETTERS, QUARANTINED, Output
+from offsetkeeper.core.batch import DEAD_LETTERS, Output
 from offsetkeeper.core.mark import named
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.errors import listed
@@ -39,7 +39,7 @@ def missed(
         last: the sequence of the last batch of each output, as a mark or the ledger's note of one says it.
         entries: the newest history, newest first.
     """
-    commits = [each for each in reversed(entries) if each.event == "commit" and not _is_of_letters(each)]
+    commits = [each for each in reversed(entries) if each.event == "commit" and not each.is_of_letters]
 
     def known(output: str) -> int:
         target = here[output].target if output in here else ""
@@ -83,7 +83,3 @@ def missed_text(group: str, output: str, commits: Sequence[Entry], entries: Sequ
         f"missing, and nothing brings them: {ranges}. {older}A replay of each version writes its records by a function "
         f"of yours: {replay}. A reset to before them brings them to each output, and so again to those that have them"
     )
-
-
-def _is_of_letters(entry: Entry) -> bool:
-    return entry.reason.startswith(QUARANTINED)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from offsetkeeper.core.batch import NO_OUTPUTS, NO_QUERIES, Batch, Output, Queries
+from offsetkeeper.core.batch import NO_OUTPUTS, NO_QUERIES, QUARANTINED, Batch, Output, Queries
 from offsetkeeper.core.offsets import NO_POSITIONS, OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.errors import SettingsError
 
@@ -207,6 +207,11 @@ class Entry:
     def partitions(self) -> int:
         """The most partitions that it may name: a measure of its memory."""
         return len(self.ranges) + len(self.moves) + len(self.cuts) + len(self.forgot)
+
+    @property
+    def is_of_letters(self) -> bool:
+        """Whether its batch went into the dead letters alone: its record failed."""
+        return self.reason.startswith(QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)

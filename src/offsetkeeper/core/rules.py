@@ -428,8 +428,9 @@ def _refusal(snapshot: Snapshot, event: Event, holder: Holder) -> OffsetkeeperEr
 def _acquire(snapshot: Snapshot, event: Acquire) -> _Outcome:
     if event.owner.epoch != snapshot.epoch + 1:
         raise NotAllowed(f"group {snapshot.group!r}: the next epoch is {snapshot.epoch + 1}, not {event.owner.epoch}")
-    outputs, partly = (event if event.outputs else snapshot).outputs, (event if event.outputs else snapshot).partly
-    return _Outcome(replace(snapshot, owner=event.owner, epoch=event.owner.epoch, outputs=outputs, partly=partly))
+    run = event if event.outputs else snapshot
+    taken = replace(snapshot, owner=event.owner, epoch=event.owner.epoch, outputs=run.outputs, partly=run.partly)
+    return _Outcome(taken)
 
 
 def _release(snapshot: Snapshot, _: Release) -> _Outcome:

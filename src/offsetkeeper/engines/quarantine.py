@@ -195,7 +195,7 @@ class Quarantine:
         if self._in_a_row is None:
             limit = self.asked.subscription.policies.poison_limit
             found = (entry for entry in self.ledger.history(_ENTRIES * limit) if entry.event in _ENDS)
-            self._in_a_row = sum(1 for _ in takewhile(lambda entry: entry.reason.startswith(QUARANTINED), found))
+            self._in_a_row = sum(1 for _ in takewhile(lambda entry: entry.is_of_letters, found))
         return self._in_a_row
 
     @property
@@ -238,7 +238,7 @@ class Quarantine:
     def _written(self, held: Held, bad: OffsetRange) -> list[OffsetRange]:
         """Return what this group has written of the partition since the newest reset, the newest first."""
         entries = takewhile(lambda entry: entry.event not in {"rewind", "copy"}, self.ledger.history(_ENTRIES))
-        commits = (each for each in entries if each.event == "commit" and not each.reason.startswith(QUARANTINED))
+        commits = (each for each in entries if each.event == "commit" and not each.is_of_letters)
         begin = min((r.start for r in held.read if r.topic_partition == bad.topic_partition), default=bad.start)
         mine = (r for entry in commits for r in entry.ranges if r.topic_partition == bad.topic_partition)
         return [r._replace(start=max(r.start, begin)) for r in mine if r.end <= bad.start]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from offsetkeeper.core.batch import DEAD_LETTERS, QUARANTINED, batch_id
+from offsetkeeper.core.batch import DEAD_LETTERS, batch_id
 from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
@@ -276,7 +276,7 @@ def _listed(partitions: Iterable[TopicPartition]) -> str:
 def _committed(history: Iterable[Entry]) -> tuple[list[Entry], list[OffsetRange]]:
     """Return the commits of a history, and of them the ranges that went into the dead letters."""
     found = [entry for entry in history if entry.event == "commit"]
-    return found, [r for entry in found if entry.reason.startswith(QUARANTINED) for r in entry.ranges]
+    return found, [r for entry in found if entry.is_of_letters for r in entry.ranges]
 
 
 def _lacking(ledger: Snapshot, committed: Sequence[Entry], batches: Sequence[HeldBatch]) -> Iterator[Finding]:
@@ -285,7 +285,7 @@ def _lacking(ledger: Snapshot, committed: Sequence[Entry], batches: Sequence[Hel
     first = min((_token_and_sequence(batch)[1] for batch in batches), default=0)
     for entry in committed:
         of = batch_id(ledger.group, entry.token, entry.sequence)
-        if entry.sequence > first and of not in there and not entry.reason.startswith(QUARANTINED):
+        if entry.sequence > first and of not in there and not entry.is_of_letters:
             yield from (Finding(Kind.LACKS, r.topic_partition, r.start, r.end) for r in entry.ranges if r.size)
 
 

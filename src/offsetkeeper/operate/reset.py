@@ -256,7 +256,7 @@ def _further(ledger: Ledger, entry: Entry) -> list[str]:
 
 def _standing(resets: Sequence[Entry]) -> list[Entry]:
     """Return the resets, newest first, that no undo among them took back; none if an undo was undone itself."""
-    undos = {each.version: taken_back_by(each) for each in resets if taken_back_by(each) is not None}
+    undos = {each.version: version for each in resets if (version := taken_back_by(each)) is not None}
     if not undos.keys().isdisjoint(undos.values()):
         return []
     return [each for each in resets if each.version not in undos and each.version not in undos.values()]

@@ -125,12 +125,12 @@ def status(
     topics = {tp.topic for tp in snapshot.positions}  # a start reads their new partitions too
     unread = [lag for lag in lags if lag.records or (lag.without_commit and lag.topic_partition.topic in topics)]
     oldest_s = max((lag.seconds for lag in lags if lag.seconds is not None), default=0.0)
-    interval_s, schedule_s = commit_interval_s(entries), run_interval_s(entries)
+    interval_s, schedule_s, runs = commit_interval_s(entries), run_interval_s(entries), without_fences(entries)
     held, missing_s = snapshot.owner is not None, _MISSING * (schedule_s or 0.0)
     far_s = _FAR_S if interval_s is None else _FAR * interval_s
-    between_runs = not held and schedule_s is not None and _ago_s(_newest_run(entries), now_ms) <= missing_s
+    between_runs = not held and schedule_s is not None and _ago_s(_newest_run(runs), now_ms) <= missing_s
     unread_s = math.inf if any(lag.seconds is None for lag in unread) else oldest_s
-    fruitless = _fruitless(snapshot, unread_s, entries, now_ms)
+    fruitless = _fruitless(snapshot, unread_s, runs, now_ms)
     late = bool(waiting) or not between_runs  # a job that has nothing else to read gets to a new partition at its time
     failing = bool(unread) and late and fruitless >= (_FRUITLESS if schedule_s is None else 1)
     stalled = bool(unread) and held and _silence_s(unread_s, entries, now_ms) > far_s
@@ -240,7 +240,7 @@ def _refused(lags: Sequence[Lag]) -> bool:
 
 def _fruitless(snapshot: Snapshot, unread_s: float, entries: Sequence[Entry], now_ms: int) -> int:
     """Return how many runs have ended since the newest commit or reset although records waited at their start."""
-    since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, without_fences(entries))
+    since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, entries)
     begun = sum(entry.event == "acquire" and _ago_s(entry, now_ms) <= unread_s for entry in since)
     return begun - (snapshot.owner is not None)
 
@@ -255,7 +255,7 @@ def _rewound(positions: Positions, entries: Sequence[Entry]) -> bool:
 
 def _newest_run(entries: Sequence[Entry]) -> Entry:
     """Return the end of the newest run, or its beginning. Changes of an operator are not runs."""
-    return next(entry for entry in without_fences(entries) if entry.event in {"acquire", "release"})
+    return next(entry for entry in entries if entry.event in {"acquire", "release"})
 
 
 def _silence_s(unread_s: float, entries: Sequence[Entry], now_ms: int) -> float:

@@ -176,7 +176,7 @@ class Connections(Pool[Connection]):
     """
 
     def __init__(self, path: Path, address: str, settings: UrlSettings, tables: Tables) -> None:
-        super().__init__(self.open, Connection.close, usable=lambda kept: self.file() is not None and kept.is_current())
+        super().__init__(self.open, Connection.close, usable=Connection.is_current)
         self._path = path
         self._address = address
         self._settings = settings

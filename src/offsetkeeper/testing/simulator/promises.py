@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.batch import DEAD_LETTERS, QUARANTINED, Batch
+from offsetkeeper.core.batch import DEAD_LETTERS, Batch
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Change, Guarantee, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
@@ -227,7 +227,7 @@ class Promises:
             return
         if world.scenario.stateful and not (world.repeats or world.mixed) and world.schedule.current is not None:
             self._check_state(batch_id)
-        letter = change.entry.reason.startswith(QUARANTINED)
+        letter = change.entry.is_of_letters
         outputs = [name for name in world.scenario.every_output if (name == DEAD_LETTERS) == letter]
         if change.before.pending is not None and set(world.apart) < set(outputs):
             self._check_marks(batch_id, {*map(known, change.before.pending.written)}, world.apart)
