@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 _LIMIT_S = 5.0
 _HEARD_S = 1.0  # with TLS 1.3, a server objects to the client's certificate after the handshake
+_MOST_HEARD = 16_384  # bytes at once
 _EXPIRED, _NOT_YET, _WRONG_HOST, _WRONG_ADDRESS = 10, 9, 62, 64  # OpenSSL's numbers
 _UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21, 24, 26})
 _UNSPOKEN = re.compile("WRONG_VERSION|UNEXPECTED_EOF|RECORD_LAYER|wrong version|EOF occurred in violation")
@@ -60,13 +62,29 @@ class _Asked(NamedTuple):
         """Return the certificate, in DER; empty if there is none. Then listen for an objection of the server."""
         with socket.create_connection((self.address, self.port), self.limit_s) as connection:
             self.begin(connection)
-            with context.wrap_socket(connection, server_hostname=self.host) as secured:
-                found = secured.getpeercert(binary_form=True) or b""
-                if heard_s:
-                    secured.settimeout(heard_s)
-                    with suppress(TimeoutError):
-                        secured.recv(1)
-                return found
+            received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+            # Python's own socket with TLS leaves a socket open if the server resets the connection before it begins
+            secured = context.wrap_bio(received, sent, server_hostname=self.host)
+
+            def said(step: Callable[[], T]) -> T:
+                """Return the result of a step of TLS, for which the two sides talk as often as it needs."""
+                while True:
+                    try:
+                        return step()
+                    except ssl.SSLWantReadError:
+                        pass
+                    finally:
+                        connection.sendall(sent.read())
+                    heard = connection.recv(_MOST_HEARD)
+                    received.write(heard) if heard else received.write_eof()
+
+            said(secured.do_handshake)
+            found = secured.getpeercert(binary_form=True) or b""
+            if heard_s:
+                connection.settimeout(heard_s)
+                with suppress(TimeoutError):
+                    said(partial(secured.read, 1))
+            return found
 
     def certificate(self) -> bytes:
         """Return the certificate unchecked, in DER; empty if the server shows none."""
