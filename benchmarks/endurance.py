@@ -102,6 +102,7 @@ class Watch:
         number = len(self.seconds)
         if number >= self.batches // 5 and number % max(self.batches * 4 // 5 // _LOOKS, 1) == 0:
             self.looks.append(self._look(number))
+            say(f"{number} of {self.batches} batches: {self.looks[-1]}")
         self._left = time.perf_counter()
         return frame.select(*self.columns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from offsetkeeper import Policies, TopicPartition
 from offsetkeeper.errors import SettingsError, StartRefused, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
-from offsetkeeper.operate.lag import group_lag
+from offsetkeeper.operate.lag import FirstUnread, aged, group_lag, lag_within
 from offsetkeeper.operate.reset import apply_reset, plan_reset
 from offsetkeeper.operate.scope import Scope
 
@@ -111,6 +112,27 @@ def test_two_groups_share_a_topic_by_partitions(lab: Lab, topic: NewTopic) -> No
         "1 again",
     ]  # one that is chosen later, from its beginning
     assert lab.offsets() == {0: 2, 1: 2, 2: 1}
+
+
+def test_a_partition_that_was_added_has_the_age_of_its_first_record_before_any_run_reads_it(
+    lab: Lab, topic: NewTopic
+) -> None:
+    """Without it, an idle run was told as stalled until its next batch, and nobody what retention was to take there."""
+    name = topic()
+    lab.produce(name, "a")
+    assert lab.read(name) == ["a"]
+    with KafkaCluster(lab.kafka.bootstrap) as cluster:
+        known: dict[TopicPartition, FirstUnread] = {}
+        lab.grow(name, 2)
+        lab.produce(name, "b", partition=1)
+        bounds = cluster.bounds_of_topics({name})
+        _, added = lag_within(lab.snapshot(), cluster, bounds, {name: 600_000}, known)
+        [_, later] = aged([_, added], known, round(time.time() * 1000) + 300_000, {name: 600_000}) or []
+    assert (added.position, added.records, added.without_commit) == (None, None, 1)
+    assert added.seconds is not None
+    assert added.seconds < 120
+    assert later.seconds == pytest.approx(added.seconds + 300, abs=60)
+    assert later.retention_used == pytest.approx((later.seconds or 0) / 600)
 
 
 def test_of_a_topic_that_the_group_knows_a_chosen_partition_is_new_though_the_known_ones_are_not_read(

@@ -55,7 +55,7 @@ def test_a_partition_read_to_its_end_has_no_lag() -> None:
 
 
 def test_no_commit_is_no_commit_and_not_minus_one() -> None:
-    found = lag(None, Bounds(0, 20), next_ms=NOW)
+    found = lag(None, Bounds(0, 20))
     assert (found.position, found.records, found.seconds, found.retention_used) == (None, None, None, None)
 
 

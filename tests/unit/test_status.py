@@ -89,6 +89,16 @@ def test_a_run_that_was_killed_before_a_partition_was_added_is_stalled() -> None
         assert status(HELD, lags, commits(3600, ago_s=7000), NOW) is Status.OK
 
 
+def test_of_a_partition_that_was_added_the_age_of_its_first_record_counts() -> None:
+    lags = measure(HELD.positions, {A: Bounds(0, 5), ADDED: Bounds(0, 3)}, NOW, {ADDED: NOW - 20_000})
+    assert status(HELD, lags, commits(5, ago_s=5 * 86_400), NOW) is Status.OK  # an idle run reads it next
+    lags = measure(HELD.positions, {A: Bounds(0, 5), ADDED: Bounds(0, 3)}, NOW, {ADDED: NOW - 900_000})
+    assert status(HELD, lags, commits(5, ago_s=5 * 86_400), NOW) is Status.STALLED
+    kept = {ADDED.topic: 1_000_000}
+    lags = measure(HELD.positions, {A: Bounds(0, 5), ADDED: Bounds(0, 3)}, NOW, {ADDED: NOW - 950_000}, kept)
+    assert status(HELD, lags, commits(5), NOW) is Status.LOSING_DATA
+
+
 def told(events: Iterable[tuple[str, int, str]]) -> list[Entry]:
     """Return a history of events, each with its seconds ago and its reason, newest first."""
     return [

@@ -55,7 +55,8 @@ class Lag:
         beginning, end: the offsets that Kafka holds; None if the partition is gone.
         records: unread offsets; None if nothing is committed, the partition is gone, or it ends before the position.
         lost: unread offsets that are lost to retention.
-        seconds: age of the first unread record; 0 if all is read; None if unknown.
+        seconds: age of the first unread record, or of the first record of a partition without a commit; 0 if all is
+            read; None if unknown.
         retention_used: share of the retention time that the first unread record has used; it is deleted at 1.
         estimated: whether `seconds`, and all values derived from it, are estimates.
         standing: where the position is; if the topic was created again since, all of its records are unread.
@@ -281,6 +282,8 @@ def lag_within(
     bounds = {tp: at for tp, at in bounds.items() if tp in snapshot.positions or tp.topic not in snapshot.partly}
     stored = {tp: at for tp, at in snapshot.positions.items() if tp in bounds}
     unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
+    topics = topics_of(stored)  # a start reads their new partitions from the beginning
+    unread |= {tp: at.beginning for tp, at in bounds.items() if tp not in stored and tp.topic in topics}
     behind = {tp: offset for tp, offset in unread.items() if offset < bounds[tp].end}
     before = {} if known is None else known
     same = {
@@ -316,7 +319,9 @@ def aged(
     """
     if any(lag.held_back or (lag.records and lag.topic_partition not in known) for lag in lags):
         return None
-    return [_aged(lag, known[lag.topic_partition], now_ms, retentions_ms) if lag.records else lag for lag in lags]
+    older = (lag for lag in lags if (lag.records or lag.without_commit) and lag.topic_partition in known)
+    found = {lag.topic_partition: _aged(lag, known[lag.topic_partition], now_ms, retentions_ms) for lag in older}
+    return [found.get(lag.topic_partition, lag) for lag in lags]
 
 
 def measure(
@@ -414,7 +419,9 @@ def _lag(
     standing = standing_of(stored, bounds)
     position, beginning, end = stored and stored.offset, bounds and bounds.beginning, bounds and bounds.end
     if stored is None or bounds is None:
-        return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
+        seconds, estimated, ahead = age if bounds and bounds.beginning < bounds.end else _Age(None)
+        used = _share_used(seconds, retention_ms)
+        return Lag(tp, position, beginning, end, None, 0, seconds, used, estimated, standing, ahead=ahead)
     lost = max(0, min(bounds[:2]) - stored.offset) if standing is Standing.BELOW_BEGINNING else 0
     if (
         standing is Standing.BEYOND_END

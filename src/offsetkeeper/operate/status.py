@@ -20,8 +20,8 @@ The rules are checked in this order; the first one that holds gives the status:
                   usual time from run to run of a job
     ok            none of the above
 
-Records of a partition that no run has begun to read are unread too. If the age of an unread record is not known, as of
-those, it counts as old: nobody else would tell that a run which was killed does not read them.
+Records of a partition that no run has begun to read are unread too: a run that was killed before does not read them. If
+the age of an unread record is not known, it counts as old.
 The usual commit interval comes from the group's history: nine of ten of the newest pauses between two commits, or
 between the start of a run and its first commit, are not longer. So a group that commits once a day is not stalled at
 noon. If fewer than four pauses are known, ten minutes replace the three intervals.
