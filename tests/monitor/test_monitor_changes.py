@@ -149,6 +149,11 @@ def test_an_undo_leads_back(till: Till) -> None:
     assert "undo of version" in till.store.history("shop", 1)[0].reason
     assert found["notes"][0].startswith("this takes back version ")
     assert ": oops; through serve" in found["notes"][0]
+    once_more = till.server.post("/api/undo/shop", {})
+    assert (once_more.status_code, "took back version" in once_more.json()["error"]) == (409, True)
+    assert till.offsets() == [4, 10]
+    till.execute(till.preview("undo", again=True)["digest"])
+    assert till.offsets() == [0, 0]
 
 
 def test_what_retention_has_deleted_is_clipped_on_request_and_counted(till: Till) -> None:

@@ -12,11 +12,10 @@ from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Clip, DryRun, TopicOption, check_execute, parse_scope
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import Refused
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.fence import fence as fence_run
-from offsetkeeper.operate.reset import plan_rewind, plan_undo, taken_back, taken_back_by, undo_reason
+from offsetkeeper.operate.reset import check_again, plan_rewind, plan_undo, taken_back, undo_reason
 
 ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.")]
 
@@ -80,12 +79,7 @@ def undo(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         made, entry = plan_undo(ledger, cluster, scope, clip=clip)
-        undone = taken_back_by(entry)
-        if execute and undone is not None and not again:
-            raise Refused(
-                f"nothing was changed: version {entry.version} took back version {undone} already. To make that change "
-                "once more, add --again; to go back further, use offsetkeeper rewind"
-            )
+        check_again(entry, "add --again", again=again or not execute)
         why, notes = undo_reason(entry, reason), taken_back(ledger, entry, scope)
         for note in [] if as_json else notes:
             say(f"note: {note}")

@@ -39,6 +39,7 @@ from offsetkeeper.operate.fence import fence
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.reset import (
     apply_reset,
+    check_again,
     known_history,
     plan_reset,
     plan_rewind,
@@ -131,13 +132,15 @@ class Changes:
 
         Raises:
             NotAllowed: there is none.
+            Refused: it is an undo itself, and the body does not say `again`.
             Fenced: see `reset`.
         """
-        check_fields(body, (*SCOPE, "clip", "fence"))
-        which, clip = scope(body), flag(body, "clip")
+        check_fields(body, (*SCOPE, "clip", "fence", "again"))
+        which, clip, again = scope(body), flag(body, "clip"), flag(body, "again")
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str, list[str]]:
             made, entry = plan_undo(ledger, self._cluster, which, clip=clip)
+            check_again(entry, 'send "again": true', again=again)
             return made, undo_reason(entry), taken_back(ledger, entry, which)
 
         return self._preview(group, plan, flag(body, "fence"), client)

@@ -267,6 +267,25 @@ def undo_reason(entry: Entry, reason: str = "") -> str:
     return "; ".join(filter(None, (f"undo of version {entry.version}", reason)))
 
 
+def check_again(entry: Entry, remedy: str, *, again: bool) -> None:
+    """Check that an entry which is to be undone is no undo itself, so that one which is repeated changes nothing.
+
+    Args:
+        entry: the entry.
+        remedy: how to ask for it.
+        again: whether it was asked for.
+
+    Raises:
+        Refused: it is one, and was not asked for.
+    """
+    undone = taken_back_by(entry)
+    if undone is not None and not again:
+        raise Refused(
+            f"nothing was changed: version {entry.version} took back version {undone} already. To make that change "
+            f"once more, {remedy}; to go back further, use rewind"
+        )
+
+
 def taken_back_by(entry: Entry) -> int | None:
     """Return the version that an entry has taken back; None if the entry is no undo."""
     found = _UNDO.search(entry.reason) if entry.event == "rewind" else None

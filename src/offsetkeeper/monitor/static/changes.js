@@ -35,7 +35,8 @@ function asked(form) {
   const value = form.elements.value.value.trim();
   const number = value === "" ? null : Number(value); // NaN becomes null in JSON too, and is refused
   const topic = form.elements.topics.value;
-  if (what === "undo") return ["undo", topic ? { topics: [topic] } : {}];
+  // Whoever undoes an undo here reads so in the preview, before it is done.
+  if (what === "undo") return ["undo", { again: true, ...(topic && { topics: [topic] }) }];
   if (what === "rewind") return ["rewind", { version: number, ...(topic && { topics: [topic] }) }];
   const where = topic ? { topics: [topic] } : { all_topics: true };
   if (what === "shift") return ["reset", { ...where, shift: number }];
