@@ -7,7 +7,7 @@ its first records only, which looks the same, and is the other way to lose them.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, closing
 
 import pytest
@@ -43,11 +43,11 @@ def open_one(kafka_server: KafkaServer, ledgers: str, at_end: ExitStack) -> Open
 
 
 @pytest.fixture
-def cut(kafka_server: KafkaServer, ledgers: str) -> Callable[[int], None]:
-    """Leave so many records in the topic."""
+def cut(kafka_server: KafkaServer, ledgers: str) -> Callable[..., None]:
+    """Leave so many records in the topic, or all but some."""
 
-    def cut(left: int) -> None:
-        kept = records(kafka_server, ledgers)[:left]
+    def cut(left: int, without: Collection[int] = ()) -> None:
+        kept = [each for place, each in enumerate(records(kafka_server, ledgers)) if place not in without][:left]
         kafka_server.delete_topic(ledgers)
         wait_until(lambda: ledgers not in kafka_server.topics(), "the topic was gone", 30)
         kafka_server.create_topic(ledgers, 1, {"cleanup.policy": "compact"})
@@ -55,7 +55,7 @@ def cut(kafka_server: KafkaServer, ledgers: str) -> Callable[[int], None]:
         for each in kept:
             producer.produce(ledgers, each.value(), each.key(), 0, headers=each.headers())
         producer.flush(30)
-        assert len(records(kafka_server, ledgers)) == left
+        assert len(records(kafka_server, ledgers)) == len(kept)
 
     return cut
 
@@ -136,3 +136,25 @@ def test_a_group_that_had_no_ledger_is_looked_up_again(open_one: Opener, cut: Ca
     move(newer, "g", 7)
     move(newer, "other", 9)
     is_refused(one, nothing)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a ledger", "no ledger"])
+def test_one_that_has_looked_away_while_what_it_knew_was_compacted_sees_what_is_newer(
+    open_one: Opener, cut: Callable[..., None], *, known: bool
+) -> None:
+    """Old changes are deleted, and after a day without a look neither they nor their deletions are in the topic.
+
+    Else its change is the beginning of another ledger, and every later start goes on from there.
+    """
+    idle, two = open_one(), open_one()
+    move(two, "other", 0)
+    if known:
+        move(two, "g", 1)
+    move(two, "other", 1)
+    seen = idle.load("g")
+    for offset in (2, 3, 4, 7):
+        move(two, "g", offset)
+    cut(99, without=range(2 + known, 4 + known))
+    is_refused(idle, seen)
+    move(idle, "g", 8)
+    assert two.load("g") == open_one().load("g") == idle.load("g")

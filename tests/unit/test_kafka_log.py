@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.kafka.ledger_log import Line, chain, deletes, follow, newest, read_line
+from offsetkeeper.kafka.ledger_log import Line, chain, deletes, follow, lacks, newest, read_line
 
 
 def line(offset: int, version: int, token: str, previous: str, value: bytes = b"x") -> Line:
@@ -78,3 +78,7 @@ def test_all_readers_agree_with_who_was_there(tries: list[tuple[bool, bool]], ke
         assert list(chain(head, left)) == counts[::-1][:kept]
         seen = counts[min(start, len(counts) - 1)]
         assert follow(seen, log[seen.offset + 1 :]) == head
+        compacted = [each for each in log if each not in old]
+        read = [each for each in compacted if each.offset > seen.offset]
+        found = follow(seen, read)
+        assert (newest(compacted) if lacks(found, read) else found) == head

@@ -68,6 +68,16 @@ def deletes(head: Line | None, lines: Collection[Line]) -> bool:
     return any(line.token in known for line in lines if not line.value)
 
 
+def lacks(found: Line | None, lines: Iterable[Line]) -> bool:
+    """Return whether a line is newer than `found`, the newest one that `follow` has found among these lines.
+
+    Lines between them were deleted and compacted away, with the marks of their deletion, since `head` was read: then
+    only all lines tell what counts. A line that does not count is never newer, as another one, which does, has come
+    before it on the same line.
+    """
+    return any(line.value and line.version > (found.version if found else 0) for line in lines)
+
+
 def newest(lines: Iterable[Line]) -> Line | None:
     """Return the newest line that counts, from all lines of a group that are left, in their order."""
     left = undeleted(lines)

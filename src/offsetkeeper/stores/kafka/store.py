@@ -234,9 +234,10 @@ class KafkaStore(BaseStore):
 
     def _newest(self, group: str, head: Line | None, read: Read) -> tuple[Line | None, Read]:
         """Return the newest line that counts; `head` is the one before what was read."""
-        if ledger_log.deletes(head, read.lines):
+        found = ledger_log.follow(head, read.lines)
+        if ledger_log.deletes(head, read.lines) or ledger_log.lacks(found, read.lines):
             return self._newest_of_all(group)
-        return ledger_log.follow(head, read.lines), read
+        return found, read
 
     def _newest_of_all(self, group: str) -> tuple[Line | None, Read]:
         read = self._read(group)
