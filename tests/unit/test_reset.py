@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -229,7 +230,7 @@ def test_the_history_leads_back_to_every_version(drawn: list[tuple[str, int, int
         seen.append(dict(ledger.snapshot.positions))
     entries = ledger.history(1000)
     for version, positions in enumerate(seen, 1):
-        assert positions_before(entries, ledger.snapshot.positions, version) == positions
+        assert positions_before(entries, ledger.snapshot.positions, ledger.snapshot.version, version) == positions
 
 
 def test_a_history_that_was_pruned_does_not_reach_back() -> None:
@@ -237,9 +238,25 @@ def test_a_history_that_was_pruned_does_not_reach_back() -> None:
     ledger.acquire()
     for offset in (1, 2, 3, 4):
         ledger.place({A: Position(offset)})
-    assert positions_before(ledger.history(10), ledger.snapshot.positions, 3) == {A: Position(2)}
+    back = partial(positions_before, ledger.history(10), ledger.snapshot.positions, 5)
+    assert back(3) == {A: Position(2)}
     with pytest.raises(Refused, match="goes back only to version 4"):
-        positions_before(ledger.history(10), ledger.snapshot.positions, 2)
+        back(2)
+
+
+@pytest.mark.parametrize("lacking", [(7,), (7, 6), (5,), (7, 6, 5, 4)])
+def test_a_history_that_lacks_an_entry_leads_not_back_past_it(lacking: tuple[int, ...]) -> None:
+    """Else positions stay that an entry had moved, and what lies before them is never read."""
+    ledger = Ledger(MemoryStore(f"memory://{secrets.token_hex(8)}"), "g")
+    ledger.acquire()
+    for offset in range(1, 7):
+        ledger.place({A: Position(offset)})
+    entries = [entry for entry in ledger.history(10) if entry.version not in lacking]
+    back = partial(positions_before, entries, ledger.snapshot.positions, 7)
+    assert back(7) == {A: Position(6)}
+    with pytest.raises(Refused, match="lacks version 7" if 7 in lacking else "goes back only to version 6"):
+        back(4)
+    assert positions_before(ledger.history(10), {A: Position(5)}, 6, 4) == {A: Position(3)}  # a run has moved on since
 
 
 def test_a_batch_that_is_dropped_is_told_with_all_that_comes_again_also_where_nothing_moves() -> None:

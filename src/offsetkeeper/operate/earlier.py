@@ -10,30 +10,39 @@ from offsetkeeper.core.offsets import Position, Positions, TopicPartition
 from offsetkeeper.errors import Refused
 
 
-def positions_before(entries: Iterable[Entry], positions: Positions, version: int) -> dict[TopicPartition, Position]:
+def positions_before(
+    entries: Iterable[Entry], positions: Positions, now: int, version: int
+) -> dict[TopicPartition, Position]:
     """Return the positions at an earlier `version`; partitions that had none then are left out.
 
     Args:
-        entries: the history, newest first, at least down to `version + 1`.
-        positions: the current positions.
-        version: version of the ledger.
+        entries: the history, newest first, from `now` or later down to `version + 1`.
+        positions: the positions at version `now`.
+        now: the current version of the ledger.
+        version: the earlier version.
 
     Raises:
-        Refused: the entries do not reach back that far.
+        Refused: the entries do not reach back that far, or one between is missing.
     """
     then: dict[TopicPartition, Position | None] = dict(positions)
-    reached = None
+    reached = now
     for entry in entries:
-        if entry.version <= version:
+        if entry.version > now:
+            continue  # made since
+        if entry.version <= version or entry.version != reached:
             break
-        reached = entry.version
+        reached -= 1
         for r in reversed(entry.ranges) if entry.event == "commit" else ():
             later = then.get(r.topic_partition)
             then[r.topic_partition] = (later or Position(0))._replace(offset=r.start)
         then |= {tp: move.before for tp, move in entry.moves.items()}
         then |= entry.forgot
-    if reached is not None and reached > version + 1:
-        raise Refused(f"the history goes back only to version {reached}, not to {version}")
+    if reached > version:
+        back = f"goes back only to version {reached + 1}" if reached < now else f"lacks version {now}, the newest"
+        raise Refused(
+            f"the history {back}, so no way leads back to version {version}. Programs that open the store with "
+            "different values of ?history= hide or delete entries of one another"
+        )
     return {tp: position for tp, position in then.items() if position is not None}
 
 

@@ -92,7 +92,8 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
     read = {tp: at[tp]._replace(offset=r.end) for r in entry.ranges if (tp := r.topic_partition) in at}
     cuts = cuts_since(entries, version)
     cuts |= {tp: min(common, cuts.get(tp, common)) for tp, common in _cuts(cluster, read, bounds).items()}
-    return make_replay(ledger.group, entry.ranges, positions_before(entries, at, version), bounds, cuts)
+    then = positions_before(entries, at, snapshot.version, version)
+    return make_replay(ledger.group, entry.ranges, then, bounds, cuts)
 
 
 def _cuts(cluster: Cluster, read: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:

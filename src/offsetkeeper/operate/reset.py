@@ -303,7 +303,7 @@ def _plan_back(ledger: Ledger, cluster: Cluster, version: int, scope: Scope, *, 
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
     newest = known_history(ledger, snapshot.version - version + 1 + _MARGIN)
     entries = [entry for entry in newest if entry.version <= snapshot.version]
-    then = starts_since(entries, version) | positions_before(entries, now, version)
+    then = starts_since(entries, version) | positions_before(entries, now, snapshot.version, version)
     chosen = scope.select(then.keys() | now.keys(), f"the positions of group {ledger.group!r}")
     refuse(
         f"{tp} had no position then and is at {now[tp].offset} now: no way back takes a position out. Do that with "
