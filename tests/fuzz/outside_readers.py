@@ -297,7 +297,7 @@ def _rows(text: str) -> None:
     if isinstance(rows, list) and all(isinstance(row, list) and len(row) == 5 for row in rows):
         with suppress(CorruptStore):  # what is a control record is none of these
             tables.entries("shop", [(row[2], row[1]) for row in rows])
-        _walk(tables.snapshot("shop", rows))
+        _walk(tables.snapshot("shop", "shop", [[*row, "shop"] for row in rows]))
 
 
 def _node(text: str) -> None:

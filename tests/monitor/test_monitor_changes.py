@@ -353,6 +353,7 @@ def test_our_own_page_may_change(till: Till) -> None:
         ({"to": 1, "partitions": [["x"]]}, "partitions must be"),
         ({"to": 1, "partitions": [["x", "0"]]}, "is not a partition of"),
         ({"offsets": [["x", 0]]}, "offsets must be"),
+        ({"offsets": [["x", 0, 1], ["x", 0, 9]]}, "offsets has x 0 twice"),
         ({"offsets": []}, "no offsets were given"),
         ({"to": 1, "topics": ["x"], "all_topics": True}, "not both"),
         ({"offsets": {"x": 0}}, "offsets must be"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
@@ -15,6 +15,7 @@ from offsetkeeper.core import rules
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.store import Store
+from offsetkeeper.errors import CorruptStore, VersionConflict
 
 A = TopicPartition("a", 0)
 
@@ -37,6 +38,24 @@ class TablesSuite:
     quote: ClassVar[str] = '"'
     theirs: ClassVar[str] = ""
     """A statement that makes a table of others, which lacks our column."""
+
+    without_case: ClassVar[tuple[str, ...]] = ()
+    """Statements that make a table of others whose columns ignore case."""
+
+    def test_groups_that_a_collation_takes_for_one_are_not_mixed_up(self, tables: Tables) -> None:
+        """A first run of `shop` took over what `Shop` had read, and wrote its row."""
+        for statement in self.without_case:
+            tables.ask(statement)
+        with closing(tables.open("")) as store:
+            store.apply(rewind(store.load("Shop"), 900))
+            tables.ask("DELETE FROM offsetkeeper_groups")  # so that it is a group of others
+            with suppress(CorruptStore):
+                found = store.load("shop")
+                assert found == Snapshot("shop")
+                with suppress(VersionConflict):
+                    store.apply(rewind(found, 1))
+                assert store.load("shop").rows in ({}, {A: Position(1)})
+            assert store.load("Shop") == Snapshot("Shop", positions={A: Position(900)})
 
     def test_a_group_whose_control_record_was_deleted_begins_anew(self, tables: Tables) -> None:
         """As a message about a spoilt one advises. The positions stay; the history is that of the new ledger."""

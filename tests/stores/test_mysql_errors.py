@@ -115,6 +115,10 @@ class TestTables(TablesSuite):
 
     quote = "`"
 
+    without_case = (
+        f"{FOREIGN}, `timestamp` timestamp, UNIQUE (group_id, topic, `partition`)) COLLATE utf8mb4_general_ci",
+    )
+
     @pytest.fixture
     def tables(self, url: str, admin: Admin) -> Tables:
         """See `TablesSuite`."""

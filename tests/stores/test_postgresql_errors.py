@@ -125,6 +125,14 @@ class TestLetIn(LetInSuite):
 class TestTables(TablesSuite):
     """A schema of the superuser."""
 
+    without_case = (
+        "CREATE COLLATION IF NOT EXISTS any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        (
+            "CREATE TABLE kafka_offsets (topic text, group_id text COLLATE any_case, partition integer, "
+            '"offset" bigint, timestamp timestamptz DEFAULT now(), PRIMARY KEY (group_id, topic, partition))'
+        ),
+    )
+
     @pytest.fixture
     def tables(self, url: str, admin: psycopg.Connection) -> Tables:
         """See `TablesSuite`."""

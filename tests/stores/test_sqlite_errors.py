@@ -59,6 +59,13 @@ class TestTables(TablesSuite):
 
     theirs = 'CREATE TABLE kafka_offsets (topic, group_id, partition, "offset", timestamp)'
 
+    without_case = (
+        (
+            'CREATE TABLE kafka_offsets (topic TEXT, group_id TEXT COLLATE NOCASE, partition INTEGER, "offset" INTEGER,'
+            " timestamp TEXT, PRIMARY KEY (group_id, topic, partition))"
+        ),
+    )
+
     @pytest.fixture
     def tables(self, path: Path) -> Tables:
         """See `TablesSuite`."""

@@ -25,6 +25,7 @@ from offsetkeeper.errors import (
     SettingsError,
     VersionConflict,
 )
+from offsetkeeper.operate.fence import fence
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.faults import Fault, faulty
 
@@ -119,6 +120,28 @@ def test_a_stale_run_stays_fenced_however_often_it_tries(store: MemoryStore, led
         ledger.commit(ledger.batch(RANGES))
     newer.commit(newer.batch(RANGES))
     assert dict(stored(store).positions) == DONE
+
+
+def test_a_fence_names_the_run_that_it_has_fenced(
+    store: MemoryStore, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was looked at may have ended, and a scheduler may have started the next."""
+    ledger.acquire()
+    operator, following = Ledger(store, ledger.group), Ledger(store, ledger.group, name="the next one")
+    load = operator.load
+
+    def start_another_afterwards() -> Snapshot:
+        monkeypatch.setattr(operator, "load", load)
+        found = load()
+        ledger.release()
+        following.acquire()
+        return found
+
+    monkeypatch.setattr(operator, "load", start_another_afterwards)
+    fenced = fence(operator, "hangs")
+    assert fenced is not None
+    assert fenced.name == "the next one"
+    assert fence(operator, "hangs") is None
 
 
 def test_a_forced_rewind_fences_the_run_and_its_batch(store: MemoryStore, ledger: Ledger) -> None:

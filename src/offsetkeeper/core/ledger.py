@@ -50,6 +50,7 @@ class Ledger:
         name: name of the writer in the history; by default host and process.
         store: the store of the ledger.
         snapshot: the ledger as this process last read or changed it.
+        replaced: the owner that `acquire` has fenced; None if nobody held the group.
     """
 
     def __init__(self, store: Store, group: str, *, retry_timeout_s: float = 60.0, name: str = "") -> None:
@@ -61,6 +62,7 @@ class Ledger:
         self._owner_id = self._run_id = environment.token()
         self._told: trace.Told = {}
         self._acquired = False
+        self.replaced: Owner | None = None
         self._taken: Fenced | None = None  # the error that a read has found since the last change that proved ownership
         self._doubts: set[str] = set()  # ids of sent changes whose outcome is unknown
 
@@ -112,7 +114,7 @@ class Ledger:
             except VersionConflict as error:
                 last = error
                 continue
-            self._acquired = True
+            self._acquired, self.replaced = True, found.owner
             return self.snapshot
         raise VersionConflict(
             f"group {self.group!r} in {self.store.address} could not be acquired in 20 tries, so this run gave up. If "

@@ -92,7 +92,7 @@ def target(body: Mapping[str, Any]) -> Target | Shift:
             raise SettingsError("shift must be a number of offsets, negative to go back")
         return Shift(value)
     if given == ["offsets"]:
-        return {TopicPartition(topic, partition): check_offset(at) for topic, partition, at in _triples(value)}
+        return _offsets(value)
     return _to(value)
 
 
@@ -107,6 +107,16 @@ def _to(value: Any) -> str | int | datetime:
         return datetime.fromisoformat(value)
     except ValueError:
         raise SettingsError(f"to is not a target: {_TIME}") from None
+
+
+def _offsets(value: Any) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, partition, at in _triples(value):
+        tp = TopicPartition(topic, partition)
+        if tp in found:
+            raise SettingsError(f"offsets has {tp} twice")
+        found[tp] = check_offset(at)
+    return found
 
 
 def _triples(value: Any) -> list[tuple[str, int, int]]:

@@ -20,8 +20,8 @@ def fence(ledger: Ledger, reason: str) -> Owner | None:
         VersionConflict: other runs kept acquiring the group at the same time.
         StoreUnavailable, CorruptStore: see `Ledger.load`.
     """
-    held = ledger.load().owner
-    if held is not None:
-        ledger.acquire(reason)
-        ledger.release()
-    return held
+    if ledger.load().owner is None:
+        return None
+    ledger.acquire(reason)
+    ledger.release()
+    return ledger.replaced

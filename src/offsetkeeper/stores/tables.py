@@ -27,9 +27,9 @@ from offsetkeeper.stores.base import BaseStore
 _POSITION, _CONTROL = 1, 0
 # Control record and positions in one statement, so that both are of one moment. {group} is the parameter.
 LOAD = f"""
-    SELECT {_CONTROL}, control, version, NULL, NULL FROM {{groups}} WHERE group_id = ?
+    SELECT {_CONTROL}, control, version, NULL, NULL, group_id FROM {{groups}} WHERE group_id = ?
     UNION ALL
-    SELECT {_POSITION}, topic, partition, "offset", topic_id FROM {{offsets}} WHERE group_id = ?
+    SELECT {_POSITION}, topic, partition, "offset", topic_id, group_id FROM {{offsets}} WHERE group_id = ?
 """  # noqa: S608 - only the numbers above are inserted
 GROUPS = "SELECT group_id FROM {groups} UNION SELECT group_id FROM {offsets}"
 # After a control record was deleted, versions start again; older entries are hidden until they are overwritten.
@@ -62,15 +62,16 @@ class Tables:
         """Return the statement with the names filled in for `{offsets}`, `{groups}` and `{history}`."""
         return statement.format(offsets=self.offsets, groups=self.groups, history=self.history)
 
-    def snapshot(self, group: str, rows: Iterable[Sequence[Any]]) -> Snapshot:
-        """Return the ledger from the rows of `LOAD`.
+    def snapshot(self, group: str, name: str, rows: Iterable[Sequence[Any]]) -> Snapshot:
+        """Return the ledger from the rows of `LOAD`, which asked for the `group_id` of this name.
 
         Raises:
             CorruptStore: a row cannot be part of a ledger; the message names it.
         """
         positions: dict[TopicPartition, Position] = {}
         control: Sequence[Any] | None = None
-        for kind, *row in rows:
+        for kind, *row, found in rows:
+            self._check_name(name, found)
             if kind == _CONTROL:
                 control = row
             else:
@@ -88,6 +89,15 @@ class Tables:
         """
         where = f"{self.history} of {self.where}, group {group!r}, version"
         return [load_entry(text, version, f"{where} {version}") for version, text in rows]
+
+    def _check_name(self, name: str, found: object) -> None:
+        """Check that a row has the very `group_id` that was asked for; a column of fixed width adds spaces."""
+        if isinstance(found, str) and found.rstrip(" ") != name.rstrip(" "):
+            raise CorruptStore(
+                f"{self.where}: to its collation, group_id {found!r} is the same as {name!r}, so groups would be mixed "
+                "up. Give the columns group_id and topic a collation that tells them apart, or use another table with "
+                "?table="
+            )
 
     def _add(self, positions: dict[TopicPartition, Position], group: str, row: Sequence[Any]) -> None:
         topic, partition, offset, topic_id = row
@@ -120,7 +130,7 @@ class TableStore(BaseStore):
         return self._snapshot(group, self._name(group))
 
     def _snapshot(self, group: str, name: str) -> Snapshot:
-        return self._tables.snapshot(group, self._read(5, self._LOAD, *[name] * self._LOAD.count("?")))
+        return self._tables.snapshot(group, name, self._read(6, self._LOAD, *[name] * self._LOAD.count("?")))
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
