@@ -49,9 +49,9 @@ class Desk:
     server: KafkaServer
     times: list[int]
 
-    def run(self, *arguments: str, code: int = 0) -> str:
+    def run(self, *arguments: str, code: int = 0, group: str = "shop") -> str:
         """Run the command and return what it printed."""
-        result = CliRunner().invoke(app, ["replay", "shop", *arguments])
+        result = CliRunner().invoke(app, ["replay", group, *arguments])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == code
@@ -283,6 +283,21 @@ def test_a_function_gets_the_frame_and_the_ranges_under_another_identity(desk: D
     assert SEEN[1][1].id != batch.id, "each replay has an identity of its own"
     assert spark.range(1).count() == 1
     assert "" not in sys.path
+
+
+def give_back(records: DataFrame, _: Batch) -> DataFrame:
+    return records.where("offset > 4")
+
+
+def test_a_frame_that_a_function_returns_is_not_lost_in_silence(desk: Desk, spark: SparkSession) -> None:
+    assert spark.range(1).count() == 1
+    with pytest.raises(SettingsError, match="give_back returned a DataFrame, and nothing writes it: write it in"):
+        desk.run("--version", "4", "--process", f"{__name__}:give_back")
+
+
+def test_a_group_that_nobody_knows_is_nothing_to_replay(desk: Desk) -> None:
+    with pytest.raises(Refused, match="group 'nobody' is not in"):
+        desk.run("--topic", desk.topic, "--from-offset", "1", "--to-offset", "2", group="nobody")
 
 
 def test_a_file_of_the_current_folder_hides_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -380,6 +380,15 @@ def test_the_summary_counts_all_and_lists_what_is_not_simply_resumed() -> None:
     ]
 
 
+@pytest.mark.parametrize(("partitions", "lines"), [(1, 2), (20, 21), (21, 1)])
+def test_of_few_partitions_the_command_lists_the_resumed_ones_too(partitions: int, lines: int) -> None:
+    stored = {TopicPartition("a", number): Position(3, "id") for number in range(partitions)}
+    found = planned(stored, dict.fromkeys(stored, Bounds(0, 9, "id")))
+    assert len(str(found).splitlines()) == 1
+    assert len(found.text().splitlines()) == lines
+    assert ("a 0: resume, stored 3, Kafka holds 0..9, start 3" in found.text()) == (lines > 1)
+
+
 def test_no_verdict_hides_behind_many_others() -> None:
     """Five hundred new partitions come first, and one whose topic was made again."""
     found = {TopicPartition("a", n): Bounds(0, 9, "a") for n in range(500)} | {

@@ -198,7 +198,7 @@ def plan(
             say(f"{_told(pending, _PENDING)}\n{ahead.why}")
         if ahead.unsettled:
             say(f"{_told(ahead.unsettled, _UNSETTLED)}\n{ahead.settling}")
-        say("\n".join(filter(None, (str(made), made.remedy))))
+        say("\n".join(filter(None, (made.text(), made.remedy))))
     if any(row.stops for row in made.rows) or ahead.refused:
         raise typer.Exit(1)
 

@@ -52,7 +52,10 @@ Ordered = Annotated[
 ]
 Output = Annotated[str, typer.Option(help="Write the records as JSON lines to this new file; - is stdout.")]
 Process = Annotated[
-    str, typer.Option(help="Call this function, given as module:function, with a Spark DataFrame and the batch.")
+    str,
+    typer.Option(
+        help="Call this function, given as module:function, with a Spark DataFrame and the batch. It writes by itself."
+    ),
 ]
 Partial = Annotated[bool, typer.Option("--partial", help="Read the rest even if a part of the records is lost.")]
 
@@ -97,6 +100,7 @@ def replay(
             made = plan_replay(ledger, cluster, start=start, end=end, scope=scope, ordered=ordered)
         else:
             made = plan_replay_of(ledger, cluster, version)
+        options.check_stored(ledger)
         if not (output or process):
             _show(made, as_json=as_json)
         elif made.lost and not partial:
@@ -172,6 +176,8 @@ def _opened(output: str) -> Iterator[TextIO]:
 
 
 def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
+    from offsetkeeper.sinks.functions import unwritten  # noqa: PLC0415 - a command that shows loads no sink
+
     function = _function(name)
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -182,7 +188,7 @@ def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
     spark = running or SparkSession.builder.appName(f"offsetkeeper replay {made.group}").getOrCreate()
     try:
         frame = reader.read(spark, made.ranges, made.topic_ids)
-        function(wanted_rows(made, frame), replay_batch(made))
+        lacking = unwritten(function(wanted_rows(made, frame), replay_batch(made)))
     except Exception as error:
         found = task_error(error)
         if found is None:
@@ -191,6 +197,8 @@ def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
     finally:
         if running is None:
             spark.stop()
+    if lacking:
+        raise SettingsError(f"{name} returned {lacking}: write it in the function, and return None")
 
 
 def _function(name: str) -> Callable[[Any, Any], object]:

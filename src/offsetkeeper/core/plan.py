@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -271,12 +271,19 @@ class Plan:
         return f"group {self.group!r}: {summary or 'no partitions'}"
 
     def __str__(self) -> str:
+        return self._text([row for row in self.rows if row.verdict is not Verdict.RESUME])
+
+    def text(self) -> str:
+        """Return a summary, and a line for each partition if there are at most twenty; else for the unusual ones."""
+        return self._text(self.rows) if len(self.rows) <= _LINES else str(self)
+
+    def _text(self, rows: Iterable[PlanRow]) -> str:
         told: dict[Verdict, list[PlanRow]] = {}
-        for row in self.rows:
-            if row.verdict is not Verdict.RESUME:
-                told.setdefault(row.verdict, []).append(row)
+        for row in rows:
+            told.setdefault(row.verdict, []).append(row)
+        few = len(self.rows) <= _LINES
         # Each verdict gets a share of the lines: a recreated topic must not hide behind a hundred new partitions.
-        parts = [listed(rows, most=_LINES // len(told)) for rows in told.values()]
+        parts = [listed(found, most=_LINES if few else _LINES // len(told)) for found in told.values()]
         return "\n  ".join([self._summary(), *parts])
 
 

@@ -132,27 +132,32 @@ def _check(function: F, *arguments: str) -> F:
     return function
 
 
-def _check_written(sink: object, returned: object) -> None:
-    """Refuse a frame, or a writer that was never told to save: its records would be lost.
+def unwritten(returned: object) -> str:
+    """Return why what a function returned lacks in its output, as in "a DataFrame, and nothing writes it"; else "".
 
-    Refuse a coroutine and a generator too: Python has not run them.
+    It is a frame, or a writer that was never told to save, also within a collection. Or it is a coroutine or a
+    generator, which Python has not run.
     """
     if isinstance(returned, Mapping | list | tuple | AbstractSet):
-        for each in returned.values() if isinstance(returned, Mapping) else returned:
-            _check_written(sink, each)
-        return
-    kind, does = type(returned), ""
+        each = returned.values() if isinstance(returned, Mapping) else returned
+        return next(filter(None, map(unwritten, each)), "")
+    kind = type(returned)
     if kind.__module__.startswith("pyspark.") and kind.__name__ in _UNWRITTEN:
-        does = "writes"
-    elif inspect.isawaitable(returned) or inspect.isasyncgen(returned) or inspect.isgenerator(returned):
-        does = "runs"
+        return f"a {kind.__name__}, and nothing writes it"
+    if inspect.isawaitable(returned) or inspect.isasyncgen(returned) or inspect.isgenerator(returned):
         if inspect.iscoroutine(returned):
             returned.close()  # else Python warns of it, beside the error
-    if does:
+        return f"a {kind.__name__}, and nothing runs it"
+    return ""
+
+
+def _check_written(sink: object, returned: object) -> None:
+    """Refuse what would be lost, see `unwritten`."""
+    if what := unwritten(returned):
         raise SettingsError(
-            f"{sink!r} returned a {kind.__name__}, and nothing {does} it; the batch was not committed, unless the "
-            "guarantee is at_most_once, which commits before. Give the output as sink=…, such as Table(url, name); or "
-            "write it in the function, and return None"
+            f"{sink!r} returned {what}; the batch was not committed, unless the guarantee is at_most_once, which "
+            "commits before. Give the output as sink=…, such as Table(url, name); or write it in the function, and "
+            "return None"
         )
 
 
