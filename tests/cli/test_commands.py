@@ -452,6 +452,7 @@ def test_the_command_undo_leads_back_and_can_be_undone(desk: Desk) -> None:
     desk.run("undo", "shop", "--execute")
     assert desk.offsets() == [4, 10]
     assert desk.json("history", "shop", "--limit", "1")[0]["reason"].startswith("undo of version 5 (by ")
+    assert "to make it, add --again" in " ".join(desk.run("undo", "shop").stdout.split())
     with pytest.raises(Refused, match="version 6 took back version 5 already"):
         desk.run("undo", "shop", "--execute")
     assert desk.offsets() == [4, 10]  # of two operators, or after a lost reply: an undo is done once

@@ -87,7 +87,8 @@ class BatchInspection:
 
     def __str__(self) -> str:
         state = "committed" if self.committed else "not committed"
-        head = f"batch {self.batch}, planned{_at(self.planned_at_ms)}, {state}; watermark {self.watermark_ms} ms"
+        planned = f"batch {self.batch}, planned{_at(self.planned_at_ms)}, {state}"
+        head = f"{planned}; watermark {self.watermark_ms} ms{_at(self.watermark_ms)}"
         return "\n".join([head, *_others(self.others)])
 
 
@@ -149,10 +150,11 @@ class Inspection:
             "new": "a new one, from the end of the last one",
             "again": "again with the same ranges, because it was not committed",
         }
+        watermark = self.next.watermark_ms
         lines = [
             f"query {self.query_id or 'not started'}",
             f"newest batch planned {_or(self.planned)}{_at(self.planned_at_ms)}, committed {_or(self.committed)}",
-            f"next: batch {self.next.batch}, {words[self.next.kind]}; watermark {self.next.watermark_ms} ms",
+            f"next: batch {self.next.batch}, {words[self.next.kind]}; watermark {watermark} ms{_at(watermark)}",
         ]
         if self.formats:
             lines.append("formats: " + ", ".join(f"{name} {version}" for name, version in self.formats.items()))

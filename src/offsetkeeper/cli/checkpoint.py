@@ -136,8 +136,10 @@ def diff(
         dicts, differ = [each.as_dict() for each in found], bool(found)
     if as_json:
         say_json(dicts)
-    else:
+    elif rows:
         say_table(columns, rows)
+    else:
+        say("both sides are equal")
     if differ:
         raise typer.Exit(1)
 

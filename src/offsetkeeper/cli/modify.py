@@ -15,7 +15,7 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.fence import fence as fence_run
-from offsetkeeper.operate.reset import check_again, plan_rewind, plan_undo, taken_back, undo_reason
+from offsetkeeper.operate.reset import check_again, plan_rewind, plan_undo, taken_back, taken_back_by, undo_reason
 
 ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.")]
 
@@ -81,6 +81,8 @@ def undo(
         made, entry = plan_undo(ledger, cluster, scope, clip=clip)
         check_again(entry, "add --again", again=again or not execute)
         why, notes = undo_reason(entry, reason), taken_back(ledger, entry, scope)
+        if taken_back_by(entry) is not None and not execute:
+            notes.append("to make it, add --again beside --execute")
         for note in [] if as_json else notes:
             say(f"note: {note}")
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ _PACKAGES = {
     "pyiceberg": "pyiceberg[pyiceberg-core]==0.12.0",
     "pymysql": "PyMySQL",
 }
+log = logging.getLogger("offsetkeeper")
 _REMEDY = "set PYSPARK_PYTHON, or spark.pyspark.python, to one that has what the driver has, before the session begins"
 _OWN_MODULE = "add a module of your own to spark.submit.pyFiles, "
 _WRONG = re.compile(r"\[PYTHON_VERSION_MISMATCH\][^\r\n]*|Cannot run program[^\r\n]*")
@@ -46,6 +48,7 @@ def check_workers(spark: SparkSession, modules: Collection[str], variables: Coll
     unknown = wanted - _checked.get(spark, set()) if wanted else set()
     if not unknown:
         return
+    log.info("asking the Python of Spark's workers for what the run needs, once for each session")
     python, *missing = _ask(spark, sorted(unknown))
     lacking = [name for name in missing if not name.startswith("$")]
     if lacking:
