@@ -13,11 +13,12 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from deltalake import QueryBuilder
 from deltalake.schema import Field, PrimitiveType
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import GuaranteeRefused, Refused, RowMismatch, SettingsError, SinkMismatch
+from offsetkeeper.errors import GuaranteeRefused, Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import DeltaTable, Outputs
 from offsetkeeper.sinks.delta import landing, task
 from offsetkeeper.sinks.once import Once
@@ -163,6 +164,40 @@ def test_rows_go_where_they_belong_in_a_partitioned_table(spark: SparkSession, p
     some = table.to_pyarrow_table(filters=[("word", "=", "a/b=c%20"), ("day", "=", date(2024, 2, 28))])
     assert sorted(some["id"].to_pylist()) == [0, 14]
     assert table.count() == len(given)
+
+
+@pytest.mark.parametrize("words", [{}, {"mode": "upsert", "key": ["region"]}], ids=["append", "upsert"])
+def test_rows_with_values_of_partition_columns_alone_are_read_back(
+    spark: SparkSession, path: str, words: dict[str, Any]
+) -> None:
+    """Files without a column had no rows, whatever the log said of them."""
+    made(path, ("region", pa.string()), ("note", pa.string()), ("n", pa.int32()), partition_by=["region"])
+    given = ["a", "b", None] if not words else ["a", "b"]
+    write(once(path, **words), spark, [(each,) for each in given], "region string")
+    if not words:
+        write(once(path), spark, [("a",)], "region string", 2)
+    expected = [*given, *["a"] * (not words)]
+    assert sorted(rows(path), key=str) == sorted(((each, None, None) for each in expected), key=str)
+    table = deltalake.DeltaTable(path)
+    found = QueryBuilder().register("t", table).execute("select region from t").read_all()
+    assert len(pa.table(found)) == table.count() == len(expected)
+
+
+@pytest.mark.parametrize("words", [{}, {"mode": "upsert", "key": ["region", "day"]}], ids=["append", "upsert"])
+def test_a_table_that_is_partitioned_by_all_its_columns_is_refused(path: str, words: dict[str, Any]) -> None:
+    """Its files have no columns, and so no rows; an upsert failed again and again."""
+    made(path, ("region", pa.string()), ("day", pa.date32()), partition_by=["region", "day"])
+    with pytest.raises(Refused, match=r"partitioned by all its columns.* add a column"):
+        once(path, **words)
+
+
+def test_a_file_with_fewer_rows_than_a_task_had_is_an_error(path: str) -> None:
+    made(path, ("region", pa.string()), ("note", pa.string()), partition_by=["region"])
+    plan = task.FilePlan(pa.schema([("region", pa.string())]), ("region",), (), "part-few", "")
+    batch = pa.record_batch({"c0": ["a", "a"]})
+    with pytest.raises(SinkError, match=r"part-few-.* has 0 rows of 2; the table was not changed"):
+        [*task.write_files(task.Folder(path, {}), plan, iter([batch]))]
+    assert not [*Path(path).glob("*.parquet")]
 
 
 @pytest.mark.parametrize("day", ["0000-12-31", "+10000-01-01"])

@@ -192,6 +192,21 @@ def test_rows_go_into_their_partitions(spark: SparkSession, lake: Lake, kind: st
     assert len(lake.table("orders").scan("shop is null").to_arrow()) == 2
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_rows_with_values_of_partition_columns_alone_are_read_back_from_iceberg(
+    spark: SparkSession, lake: Lake, columns: int
+) -> None:
+    """Also where the table has no other column: its files keep the columns of the partitions."""
+    fields = [NestedField(number, name, StringType()) for number, name in enumerate(("shop", "note"), 1)]
+    lake.create("orders", Schema(*fields[:columns]), PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p")))
+    write(spark, lake, "select explode(array('a', 'a', 'b', null)) as shop")
+    nothing = [None] * (columns - 1)
+    assert sorted(lake.rows("orders"), key=str) == sorted(((each, *nothing) for each in ("a", "a", "b", None)), key=str)
+    assert sorted(by_duckdb(lake, "select shop, count(*) from {rows} group by all"), key=str) == [
+        *(("a", 2), ("b", 1), (None, 1))
+    ]
+
+
 def _partitioned(kind: Any, *transforms: Transform[Any, Any]) -> Callable[[Lake], Any]:
     fields = [PartitionField(1, 1000 + n, how, f"p{n}") for n, how in enumerate(transforms)]
     return lambda lake: lake.create("orders", Schema(NestedField(1, "of", kind)), PartitionSpec(*fields))

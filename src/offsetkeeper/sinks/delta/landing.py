@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +45,7 @@ from offsetkeeper.sinks.delta import marks, task
 from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, partitions_misfit
 from offsetkeeper.sinks.delta.opened import USER_METADATA, load, telling
 from offsetkeeper.sinks.delta.probe import check_refuses
-from offsetkeeper.sinks.lake import StagedFile, check_seen, misfit, shaped
+from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
@@ -127,7 +127,7 @@ class DeltaTarget:
         columns = columns_of(shape.schema)
         match_columns(frame.schema.fields, columns, self.target, misfit)
         partitions = [] if self.target.mode == "upsert" else [*shape.partitions]
-        chosen = [each for each in columns if each.name in {*frame.columns, *partitions}]
+        chosen = _chosen(columns, frame.columns, partitions)
         names = [each.name for each in chosen]
         rows = shaped(frame, chosen, partitions, self.target)
         schema = pa.schema(table.schema().to_arrow())
@@ -294,6 +294,14 @@ class DeltaTarget:
         return table
 
 
+def _chosen(columns: Sequence[LakeColumn], given: Sequence[str], partitions: Sequence[str]) -> list[LakeColumn]:
+    """Return the columns of a table that rows are written with: those of a frame, and what its files need."""
+    names = {*given, *partitions}
+    if names <= {*partitions}:  # values of these are in the log alone, and a file without a column has no rows
+        names.add(next(each.name for each in columns if each.name not in partitions))
+    return [each for each in columns if each.name in names]
+
+
 def _demands(table: deltalake.DeltaTable, target: Target) -> Iterator[str]:
     """Yield the demands of a table that this writer does not support."""
     about, schema = table.metadata(), table.schema().to_json()
@@ -313,6 +321,8 @@ def _demands(table: deltalake.DeltaTable, target: Target) -> Iterator[str]:
     for name in about.partition_columns:
         if partitions_misfit(columns[name]):
             yield f"it is partitioned by {name}, which is {columns[name].type}"
+    if len(about.partition_columns) == len(columns):
+        yield "it is partitioned by all its columns, so its files would have no rows: add a column to it"
     yield from (f"it has no column {name}, which is in the key" for name in target.key if name not in columns)
 
 

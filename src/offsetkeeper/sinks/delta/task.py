@@ -121,7 +121,7 @@ def write_files(folder: Folder, plan: FilePlan, batches: Iterator[pa.RecordBatch
     Raises:
         MissingExtra: deltalake is not installed on this executor.
         RowMismatch: a value does not fit.
-        SinkError: the rows could not be written.
+        SinkError: the rows could not be written, or a file has others.
     """
     writing = _Writing(folder, plan)
     try:
@@ -202,7 +202,11 @@ class _Writing:
         self._rows += rows.num_rows
         self._waiting, self._waiting_bytes = [], 0
         if self._parquet is None:
-            self._parquet = pq.ParquetWriter(self._stream, self._stored, use_dictionary=_repeating(rows))
+            self._metadata: list[pq.FileMetaData] = []
+            repeating = _repeating(rows)
+            self._parquet = pq.ParquetWriter(
+                self._stream, self._stored, use_dictionary=repeating, metadata_collector=self._metadata
+            )
         self._parquet.write_table(rows, row_group_size=max(1, rows.num_rows))
 
     def _close(self) -> None:
@@ -211,8 +215,18 @@ class _Writing:
             self._parquet.close()
             size = self._stream.tell()
             self._stream.close()
+            self._check_rows()
             self._done.append(File(self._begun[-1], size, self._rows, self._partition, platform.node()))
             self._partition = None
+
+    def _check_rows(self) -> None:
+        """Check that the file has the rows that the log will say: readers find what the file says."""
+        [found] = self._metadata
+        if found.num_rows != self._rows:
+            raise SinkError(
+                f"{self._folder.address}: {self._begun[-1]} has {found.num_rows} rows of {self._rows}; the table was "
+                "not changed"
+            )
 
 
 def _repeating(rows: pa.Table) -> bool | list[str]:
