@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -341,11 +342,39 @@ def test_a_table_that_was_restored_is_refused_though_it_keeps_the_mark(path: str
         deltalake.DeltaTable(path).restore(int(landed.target))
     assert way.lost(landed, way.seen(GROUP)) == ""
     deltalake.DeltaTable(path).restore(int(landed.target) - 1)
+    restored = deltalake.DeltaTable(path).version()
     assert rows(path) == [(1, "mine1")]
     assert way.seen(GROUP).mark == mark(2)
-    with pytest.raises(MarkBehind, match="was restored to before version 2"):
+    with pytest.raises(MarkBehind, match=rf"version {restored} restored the table to before version 2"):
         Once(way, "").make_void(batch_of(3), landed)
     assert way.lost(Landed(2), way.seen(GROUP)) == ""  # an operator has adopted that
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_a_restore_that_was_undone_is_no_hindrance(path: str, *, by_time: bool) -> None:
+    """The advice is to undo it; a start after that was still refused. What undoes the undoing is a restore again."""
+    way = prepared(path)
+    target = [way.land(GROUP, way.seen(GROUP), mark(n), staged(path, f"mine{n}", n)) for n in (1, 2)][-1]
+    landed, whole = Landed(2, target or ""), [(1, "mine1"), (2, "mine2")]
+    for version in (0, 1):
+        os.utime(Path(path, "_delta_log", f"{version:020}.json"), (version + 1, version + 1))
+    told = f"version 3 restored the table to {'a time: it is unknown' if by_time else 'before version 2'}"
+
+    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(3, UTC) if by_time else 1)
+    assert rows(path) == whole[:1]
+    with pytest.raises(MarkBehind, match=rf"{told}.*undo the restore"):
+        Once(way, "").kept(batch_of(3), landed)
+    deltalake.DeltaTable(path).restore(2)
+    assert rows(path) == whole
+    assert Once(way, "").kept(batch_of(3), landed).mark == mark(2)
+    deltalake.DeltaTable(path).restore(3)
+    assert rows(path) == whole[:1]
+    with pytest.raises(MarkBehind, match=told):
+        Once(way, "").kept(batch_of(3), landed)
+    deltalake.DeltaTable(path).restore(4)
+    files = staged(path, "mine3", 3)
+    Once(replace(way, stage=lambda *_: files), "").write(None, batch_of(3), landed)  # type: ignore[arg-type]
+    assert rows(path) == [*whole, (3, "mine3")]
 
 
 def test_an_older_copy_in_the_place_of_a_table_is_behind(path: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from offsetkeeper.errors import (
 from offsetkeeper.sinks import held, limits, synced
 from offsetkeeper.sinks.delta import marks, task
 from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, partitions_misfit
-from offsetkeeper.sinks.delta.opened import USER_METADATA, load, telling
+from offsetkeeper.sinks.delta.opened import UNKNOWN, USER_METADATA, load, restored_to, standing, telling
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
@@ -172,11 +172,14 @@ class DeltaTarget:
         if version < known:
             return f"it is at version {version}, and had the batch in version {known}: it was created again or restored"
         with telling(self.folder):
-            since = [each for each in seen.handle.history(version - known) if each.get("version", version) > known]
-        to = [each.get("operationParameters", {}).get("version") for each in since if each["operation"] == "RESTORE"]
-        if all(str(each).isdecimal() and int(each) >= known for each in to):
-            return ""
-        return f"the table was restored to before version {known}, which has the batch, and keeps the mark"
+            since = seen.handle.history(version - known)
+        for entry in standing(each for each in since if each["version"] > known):
+            to, has = restored_to(entry), f"version {known}, which has the batch"
+            if to == UNKNOWN:
+                return f"version {entry['version']} restored the table to a time: it is unknown whether it kept {has}"
+            if to is not None and to < known:
+                return f"version {entry['version']} restored the table to before {has}, and it keeps the mark"
+        return ""
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Staged | None) -> str:
         """See `Lander`. Returns the version of the commit; empty if it is not known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from offsetkeeper.sinks.held import Held, HeldBatch
 
 USER_METADATA = "userMetadata"
 """Where a commit keeps a text of its writer; `DESCRIBE HISTORY` of Spark shows it too."""
+
+UNKNOWN = -1
+"""What a RESTORE to a time goes back to: only the times of all entries of the log would tell."""
 
 _TAKE_ROWS = ("DELETE", "TRUNCATE", "REPLACE", "CREATE OR REPLACE")
 _MANAGED = "when loading a catalog-managed table"
@@ -52,25 +55,40 @@ def held(folder: Folder) -> Held:
         entries = table.history()
     found: list[HeldBatch] = []
     changed: list[str] = []
-    oldest, reached = 0, table.version() + 1
-    for entry in entries:  # the newest first
-        oldest = int(entry["version"])
-        if oldest >= reached:
-            continue
-        if entry.get("operation") == "RESTORE":
-            to = str(entry.get("operationParameters", {}).get("version"))
-            if not to.isdecimal():
-                return Held(
-                    tuple(found[::-1]), f"version {oldest} restores it to a time, and what that kept is unknown"
-                )
-            reached = int(to) + 1
-        batch = HeldBatch.of(f"version {oldest}", _metadata(entry))
+    for entry in standing(entries):
+        version = entry["version"]
+        if restored_to(entry) == UNKNOWN:
+            return Held(tuple(found[::-1]), f"version {version} restores it to a time, and what that kept is unknown")
+        batch = HeldBatch.of(f"version {version}", _metadata(entry))
         if batch is not None:
             found.append(batch)
         elif _takes_rows(entry):
-            changed.append(f"version {oldest} ({entry['operation']})")
+            changed.append(f"version {version} ({entry['operation']})")
+    oldest = entries[-1]["version"] if entries else 0
     lacks = f"the log begins with version {oldest}" if oldest else ""
     return Held(tuple(found[::-1]), lacks, ", ".join(changed[::-1]) if found else "")
+
+
+def standing(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the commits of a log from which its table comes, the newest first, as `entries` are.
+
+    Those that a RESTORE has taken back are left out, so a RESTORE that was itself taken back takes nothing back. After
+    one to a time it is unknown what it kept, and all are yielded.
+    """
+    reached: int | None = None
+    for entry in entries:
+        if reached is None or entry["version"] <= reached:
+            yield entry
+            to = restored_to(entry)
+            reached = reached if to in {None, UNKNOWN} else to
+
+
+def restored_to(entry: Mapping[str, Any]) -> int | None:
+    """Return the version that a RESTORE goes back to, `UNKNOWN` of one to a time; None of another commit."""
+    if entry.get("operation") != "RESTORE":
+        return None
+    to = str(entry.get("operationParameters", {}).get("version"))
+    return int(to) if to.isdecimal() else UNKNOWN
 
 
 def _takes_rows(entry: Mapping[str, Any]) -> bool:
