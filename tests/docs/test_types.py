@@ -151,8 +151,12 @@ def test_sqlite() -> None:
 
 def test_delta() -> None:
     fields = [types.StructField(name, kind) for name, kind in SPARK.items()]
+    note = "__CHAR_VARCHAR_TYPE_STRING"
+    fields += [
+        types.StructField(kind, types.StringType(), metadata={note: kind}) for kind in ("varchar(20)", "char(5)")
+    ]
     columns = delta.columns_of(json.dumps(json.loads(types.StructType(fields).json())))
-    check("Delta", table(columns, misfit, lambda _, column: delta.limits_of(column, (), ())))
+    check("Delta", table(columns, delta.misfit, lambda _, column: delta.limits_of(column, (), ())))
 
 
 def test_iceberg() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,6 +17,7 @@ import pytest
 from deltalake import QueryBuilder
 from deltalake.schema import Field, PrimitiveType
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import GuaranteeRefused, Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
@@ -388,6 +390,64 @@ def test_a_table_with_values_of_its_own_making_is_refused(path: str) -> None:
     deltalake.DeltaTable.create(path, schema=deltalake.Schema(fields))
     with pytest.raises(Refused, match=r"column twice has delta.generationExpression"):
         once(path)
+
+
+BOUND = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+def bound(path: str, *declared: str) -> None:
+    """Make a table with a column c0, c1 … of each type, as Spark does: texts are strings, and a note has the type."""
+    plain = (re.sub(r"(var)?char\(\d+\)", "string", each) for each in declared)
+    schema: Any = StructType.fromDDL(", ".join(f"c{n} {each}" for n, each in enumerate(plain)))
+    for field, each in zip(schema, declared, strict=True):
+        field.metadata = {} if each == field.dataType.simpleString() else {BOUND: each}
+    deltalake.DeltaTable.create(path, deltalake.Schema.from_json(schema.json()))
+
+
+@pytest.mark.parametrize("words", [{}, {"mode": "upsert", "key": ["c0"]}], ids=["append", "upsert"])
+def test_a_text_of_spark_that_has_a_limit_is_not_exceeded(
+    spark: SparkSession, path: str, words: dict[str, Any]
+) -> None:
+    """Characters count, not bytes. Spark's own reader and writer keep to it, and other programs rely on that."""
+    bound(path, "varchar(3)", "string")
+    sink = once(path, **words)
+    for column in ("string(id) || 'éé'", "'abcdef'", "'abc '"):
+        told = r"column c0 \(varchar\(3\)\): .* is longer than 3 characters; nothing was written"
+        with pytest.raises(RowMismatch, match=told):
+            sink.write(spark.sql(f"select {column} as c0 from range(9, 11)"), batch_of(1))  # noqa: S608 - the test's own
+    assert not rows(path)
+    given = [("ééé", "longer than three"), ("", None)]
+    write(sink, spark, given, "c0 string, c1 string")
+    assert sorted(rows(path), reverse=True) == given
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("char(5)", "'ab'"),
+        ("array<varchar(3)>", "array('abcdef')"),
+        ("struct<x:int,y:char(3)>", "named_struct('x', 1, 'y', 'a')"),
+        ("map<string,varchar(3)>", "map('a', 'b')"),
+    ],
+)
+def test_a_text_that_spark_fills_or_bounds_elsewhere_is_refused(
+    spark: SparkSession, path: str, declared: str, value: str
+) -> None:
+    """And is no hindrance where the frame leaves it out."""
+    bound(path, declared, "string")
+    with pytest.raises(SinkMismatch, match=rf"column c0: .* into {re.escape(declared)} is not supported.*string"):
+        once(path).write(spark.sql(f"select {value} as c0, 'a' as c1"), batch_of(1))
+    assert not rows(path)
+    write(once(path), spark, [("a",)], "c1 string")
+    assert rows(path) == [(None, "a")]
+
+
+def test_a_limit_of_spark_that_a_field_within_a_column_notes_is_seen(spark: SparkSession, path: str) -> None:
+    inner = StructType([StructField("x", StringType(), metadata={BOUND: "varchar(3)"})])
+    deltalake.DeltaTable.create(path, deltalake.Schema.from_json(StructType([StructField("c", inner)]).json()))
+    with pytest.raises(SinkMismatch, match=r"column c: .* into struct<x:string> with varchar\(3\) is not supported"):
+        once(path).write(spark.sql("select named_struct('x', 'abcdef') as c"), batch_of(1))
+    assert not rows(path)
 
 
 def test_where_no_table_is_it_is_told_how_to_make_one(path: str) -> None:

@@ -6,24 +6,39 @@ A schema in the log is JSON in Spark's own form.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 
-from pyspark.sql.types import DoubleType, FloatType, StructType
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
 
+from offsetkeeper.sinks import lake
 from offsetkeeper.sinks.lake import LakeColumn
 from offsetkeeper.sinks.limits import Limits
 
 _IN_PARTITIONS = frozenset({"byte", "short", "integer", "long", "boolean", "string", "date"})
 _NO_PARTITION = r"\A(?:__HIVE_DEFAULT_PARTITION__)?\z"  # deltalake takes its word for null when it writes files anew
 _EXACT_IN_LOG = frozenset({"byte", "short", "integer", "long", "boolean", "string", "date"})
+_BOUND = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's char(n) and varchar(n) are strings in a schema, with this beside them
+_BOUND_IN_JSON = re.compile(rf'"{_BOUND}":"([^"]*)"')
+_VARCHAR = re.compile(r"varchar\((\d+)\)")
 
 
 def columns_of(schema: str) -> list[LakeColumn]:
     """Return the columns of a table whose schema is this JSON."""
     return [
-        LakeColumn(each.name, each.dataType.simpleString(), not each.nullable, False, each.nullable, each.dataType)  # noqa: FBT003 - generated
+        LakeColumn(each.name, _type(each), not each.nullable, False, each.nullable, each.dataType)  # noqa: FBT003 - generated
         for each in StructType.fromJson(json.loads(schema))
     ]
+
+
+def misfit(data_type: DataType, column: LakeColumn) -> str:
+    """Return why a column cannot hold every value of a Spark type unchanged, or "" if it can; see also `limits_of`."""
+    if column.type == column.data_type.simpleString() or _VARCHAR.fullmatch(column.type):
+        return lake.misfit(data_type, column)
+    return (
+        "is not supported, as Spark fills texts of char with blanks, and bounds texts within other values: let it be "
+        "varchar or string as a whole, or leave it out"
+    )
 
 
 def partitions_misfit(column: LakeColumn) -> bool:
@@ -51,6 +66,8 @@ def limits_of(column: LakeColumn, partitions: Collection[str], key: Collection[s
     """
     in_key = column.name in key
     limits = Limits(column.name, column.type, nullable=not (column.required or in_key))
+    if bound := _VARCHAR.fullmatch(column.type):
+        limits = limits._replace(characters=int(bound[1]))
     if in_key and isinstance(column.data_type, FloatType | DoubleType):
         limits = limits._replace(negative_zero=False, nan=False)
     if column.name in partitions and column.data_type.typeName() == "string":
@@ -58,3 +75,9 @@ def limits_of(column: LakeColumn, partitions: Collection[str], key: Collection[s
             bars=_NO_PARTITION, remedy="becomes null in a partition column: replace it in the frame"
         )
     return limits
+
+
+def _type(field: StructField) -> str:
+    """Return the type of a column as it was declared in Spark."""
+    plain, within = field.dataType.simpleString(), _BOUND_IN_JSON.findall(field.json())
+    return field.metadata.get(_BOUND) or (f"{plain} with {', '.join(within)}" if within else plain)

@@ -42,10 +42,10 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.sinks import held, limits, synced
 from offsetkeeper.sinks.delta import marks, task
-from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, partitions_misfit
+from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, misfit, partitions_misfit
 from offsetkeeper.sinks.delta.opened import UNKNOWN, USER_METADATA, load, restored_to, standing, telling
 from offsetkeeper.sinks.delta.probe import check_refuses
-from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, misfit, shaped
+from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
 from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
