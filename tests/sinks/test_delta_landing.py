@@ -96,6 +96,21 @@ def test_all_that_a_commit_adds_is_on_the_disk(path: str, on_disk: set[str], cha
     assert {*map(unquote, table.file_uris()), f"{path}/_delta_log/{1:020}.json"} <= on_disk
 
 
+def test_the_changes_that_an_upsert_feeds_to_others_are_on_the_disk(path: str, on_disk: set[str]) -> None:
+    """A table with a change data feed has them in files of their own."""
+    deltalake.DeltaTable(path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    deltalake.write_deltalake(path, pa.table({"id": [1], "name": ["old"]}, SCHEMA), mode="append")
+    merge(upserting(path), prepared(path).seen(GROUP), path)
+    assert rows(path) == [(1, "merged"), (2, "merged")]
+    feed = pa.table(deltalake.DeltaTable(path).load_cdf(starting_version=3).read_all()).to_pylist()
+    assert sorted((each["_change_type"], each["name"]) for each in feed) == [
+        *(("insert", "merged"), ("update_postimage", "merged"), ("update_preimage", "old"))
+    ]
+    files = {*map(str, Path(path, "_change_data").rglob("*.parquet"))}
+    assert files
+    assert files <= on_disk
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_commit_that_landed_before_an_error_came_is_on_the_disk_too(
     path: str, on_disk: set[str], monkeypatch: pytest.MonkeyPatch, *, fails: bool

@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
 _WRITTEN_BACK_S = 3600.0  # whatever is older is on the disk, whoever wrote it
+_OF_FILES = ("add", "cdc")  # actions that name a new file: of rows, and of changes that others read
 _LARGEST_ENTRY = 2**30  # bytes of a commit: some 500,000 files
 _SHIPPED = (errors, environment, urls, limits, synced, task)
 _FEATURES = frozenset(
@@ -248,7 +249,7 @@ class DeltaTarget:
                     continue
                 actions = [json.loads(line) for line in content.splitlines() if line.strip()]
                 if any(each["txn"]["appId"] == key.path for each in actions if "txn" in each):
-                    added = [unquote(each["add"]["path"]) for each in actions if "add" in each]
+                    added = [unquote(each[of]["path"]) for each in actions for of in _OF_FILES if of in each]
                     there = [path for path in added if Path(self.address, path).exists()]  # VACUUM may have come since
                     self.folder.sync(*there, entry)
                     break
