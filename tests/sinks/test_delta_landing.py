@@ -111,6 +111,20 @@ def test_the_changes_that_an_upsert_feeds_to_others_are_on_the_disk(path: str, o
     assert files <= on_disk
 
 
+def test_the_folders_of_partitions_that_an_upsert_makes_are_on_the_disk(tmp_path: Path, on_disk: set[str]) -> None:
+    """Their names too, down from the table's own folder."""
+    path, settings = str(tmp_path / "table"), {"delta.enableChangeDataFeed": "true"}
+    deltalake.DeltaTable.create(path, schema=SCHEMA, partition_by=["name"], configuration=settings)
+    files, seen = staged(path, "merged", 1), upserting(path).seen(GROUP)
+    before = {*Path(path).rglob("*")}
+    on_disk.clear()
+    upserting(path).land(GROUP, seen, mark(1), files)
+    new = {*Path(path).rglob("*")} - before
+    assert {each.relative_to(path).parts[0] for each in new} == {"_change_data", "_delta_log", "name=merged"}
+    assert {str(each) for each in new} <= on_disk
+    assert {str(each.parent) for each in new} <= on_disk
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_commit_that_landed_before_an_error_came_is_on_the_disk_too(
     path: str, on_disk: set[str], monkeypatch: pytest.MonkeyPatch, *, fails: bool

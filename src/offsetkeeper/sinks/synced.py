@@ -15,3 +15,14 @@ def sync(paths: Iterable[str]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def with_folders(paths: Iterable[str], root: str) -> list[str]:
+    """Return the paths and their folders below a table's one, as partitions have folders that may be new."""
+    found = dict.fromkeys(paths)
+    for path in [*found]:
+        folder = os.path.dirname(path)  # noqa: PTH120 - as text
+        while len(folder) > len(root) > 0:
+            found[folder] = None
+            folder = os.path.dirname(folder)  # noqa: PTH120 - as text
+    return [*found]

@@ -25,7 +25,7 @@ from offsetkeeper.core.environment import token
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks
-from offsetkeeper.sinks.synced import sync
+from offsetkeeper.sinks.synced import sync, with_folders
 
 RESULT = "path string, size long, rows long, partition string, host string"
 
@@ -69,7 +69,8 @@ class Folder:
     def sync(self, *names: str) -> None:
         """Wait until these files and their folders are on the disk; an object store does this by itself."""
         if self.local:
-            sync(os.path.join(self.address, name) for name in names)  # noqa: PTH118 - as text
+            paths = (os.path.join(self.address, name) for name in names)  # noqa: PTH118 - as text
+            sync(with_folders(paths, self.address))
 
     def why(self, error: Exception) -> str:
         """Return an error as one line without secrets."""

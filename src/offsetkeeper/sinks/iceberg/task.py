@@ -6,7 +6,6 @@ The files of a task that fails or runs a second time are in no snapshot: no read
 
 from __future__ import annotations
 
-import os
 import pickle
 import platform
 import re
@@ -28,7 +27,7 @@ from pyiceberg.types import IcebergType, IntegerType, LongType, TimestampType, T
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks, record_of
-from offsetkeeper.sinks.synced import sync
+from offsetkeeper.sinks.synced import sync, with_folders
 
 RESULT = "file binary, host string"
 
@@ -203,7 +202,7 @@ class _Writing:
         if self._waiting:
             self._flush()
         folders = local([self._place.location])
-        sync(_with_folders(local(self._files.locations), folders[0] if folders else ""))
+        sync(with_folders(local(self._files.locations), folders[0] if folders else ""))
         return self._done
 
     def give_up(self) -> None:
@@ -264,14 +263,3 @@ def _has_odd_years(array: pa.Array) -> bool:
     ends = pc.min_max(array.cast(pa.int32() if days else pa.int64())).as_py()
     scale = 1 if days else _DAY_US
     return ends["min"] is not None and not _FIRST_DAY * scale <= ends["min"] <= ends["max"] < _AFTER_LAST_DAY * scale
-
-
-def _with_folders(paths: Iterable[str], root: str) -> list[str]:
-    """Return the paths and their folders below a table's one, as partitions have folders that may be new."""
-    found = dict.fromkeys(paths)
-    for path in [*found]:
-        folder = os.path.dirname(path)  # noqa: PTH120 - as text
-        while len(folder) > len(root) > 0:
-            found[folder] = None
-            folder = os.path.dirname(folder)  # noqa: PTH120 - as text
-    return [*found]
