@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import GuaranteeRefused, Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.sinks import DeltaTable, Outputs
+from offsetkeeper.sinks import DeltaTable, Files, Outputs
 from offsetkeeper.sinks.delta import landing, task
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
@@ -472,6 +472,28 @@ def test_wrong_arguments_are_refused_when_they_are_given() -> None:
     with pytest.raises(SettingsError) as raised:
         DeltaTable("s3://key:topsecret@bucket/orders")
     assert "topsecret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("uri", ["file:///tmp/a%20b", "file:/tmp/a%20b", "FILE:///tmp/a%20b"])
+def test_a_path_may_be_given_as_a_uri(uri: str) -> None:
+    assert DeltaTable(uri).place == DeltaTable("/tmp/a b").place == "/tmp/a b"  # noqa: S108 - nothing is there
+
+
+@pytest.mark.parametrize("uri", ["file://host/tmp/x", "file:///tmp/x?y", "file:///tmp/x#y", "file://"])
+def test_a_uri_of_a_path_that_says_more_is_refused(uri: str) -> None:
+    """The rest was dropped, and so the table was another one."""
+    with pytest.raises(SettingsError, match=r"file:///path, without a host, and with \? as %3F"):
+        DeltaTable(uri)
+
+
+def test_the_address_of_a_container_in_azure_is_told() -> None:
+    """What is before its @ is no user."""
+    for uri in ("abfss://shop@account.dfs.core.windows.net/x", "wasbs://shop@account.blob.core.windows.net/x"):
+        with pytest.raises(SettingsError, match="write az://container/path, and give account_name in storage_options"):
+            DeltaTable(uri)
+        with pytest.raises(GuaranteeRefused, match=r'use DeltaTable\("az://container/path"\) there'):
+            Files(uri)
+    assert DeltaTable("az://shop/x").place == "az://shop/x"
 
 
 def test_a_sink_is_shown_without_its_options_and_may_be_pickled(path: str) -> None:

@@ -14,6 +14,9 @@ from urllib.parse import SplitResult, quote, unquote_to_bytes, urlsplit
 
 from offsetkeeper.errors import SettingsError
 
+AZURE = ("abfs", "abfss", "wasb", "wasbs")
+"""Schemes with the container before the @ of an address, and the account after it."""
+
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,19}):/")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::(\d{0,5}))?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # `urlsplit` silently removes some of them

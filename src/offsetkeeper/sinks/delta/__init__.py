@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, needing_extra
-from offsetkeeper.core.urls import is_url, split_url, without_credentials
+from offsetkeeper.core.urls import AZURE, is_url, split_url, url_error, without_credentials
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.sink import Lander
 from offsetkeeper.sinks.table import Mode, parse_target
@@ -101,8 +101,17 @@ class DeltaTable:
 def _address(uri: str) -> str:
     if not is_url(uri):
         return os.path.abspath(uri)  # noqa: PTH100 - as text
-    if uri.startswith("file://"):
-        return unquote(split_url(uri).path)
+    parts = split_url(uri)
+    if parts.scheme == "file":
+        if parts.netloc or parts.query or parts.fragment or not parts.path:
+            raise url_error(uri, "of a table must be file:///path, without a host, and with ? as %3F and # as %23")
+        return unquote(parts.path)
+    if parts.scheme in AZURE and "@" in parts.netloc:
+        raise url_error(
+            uri,
+            "of a table is not taken with the account: write az://container/path, and give account_name in "
+            "storage_options",
+        )
     if without_credentials(uri) != uri:
         raise SettingsError("the URI of a table must not have user, password or query: give them as storage_options")
     return uri

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store
-from offsetkeeper.core.urls import is_url, scheme_of, split_url, url_error, without_credentials
+from offsetkeeper.core.urls import AZURE, is_url, scheme_of, split_url, url_error, without_credentials
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, UnknownScheme
 from offsetkeeper.sinks.files.folder import Output, Tree
 from offsetkeeper.sinks.files.hdfs import open_hdfs
@@ -20,7 +20,8 @@ from offsetkeeper.sinks.sink import Lander
 
 Format = Literal["parquet", "json"]
 _FILE = re.compile(r"file:(?://(?=/))?(/(?!/).*)")
-_OBJECTS = ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cosn")
+_IN_AZURE = '("az://container/path")'
+_OBJECTS = ("s3", "s3a", "s3n", "gs", *AZURE, "oss", "cosn")
 
 
 class Files:
@@ -111,7 +112,7 @@ def _located(folder: str) -> tuple[str, Callable[[str], Tree]]:
     if scheme in _OBJECTS:
         raise GuaranteeRefused(
             f"{scheme}://: an object store has no rename, it only copies object by object, so readers would see a part "
-            "of a batch: use DeltaTable there"
+            f"of a batch: use DeltaTable{_IN_AZURE * (scheme in AZURE)} there"
         )
     raise UnknownScheme(
         f"{url_error(folder, 'is not known')}: Files supports a local path, file:///path and hdfs://namenode:8020/path"
