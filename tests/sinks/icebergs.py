@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import duckdb
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -94,3 +96,15 @@ class Lake(NamedTuple):
         way = self.sink(name, **settings).prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
         assert isinstance(way, Lander)
         return way
+
+
+def by_duckdb(lake: Lake, query: str, name: str = "orders") -> list[Any]:
+    """Return what DuckDB finds in the table's current metadata."""
+    with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
+        for extension in ("avro", "iceberg"):
+            where = Path(str(import_module(f"duckdb_extension_{extension}").__file__)).parent
+            [file] = where.rglob("*.duckdb_extension")
+            connection.execute(f"load '{file}'")
+        connection.execute("set timezone = 'UTC'")
+        rows = f"iceberg_scan('{lake.table(name).metadata_location}')"
+        return connection.execute(query.format(rows=rows)).fetchall()

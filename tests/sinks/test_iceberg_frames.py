@@ -6,11 +6,9 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -44,7 +42,7 @@ from offsetkeeper.sinks import IcebergTable
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import batch_of
-from sinks.icebergs import Lake
+from sinks.icebergs import Lake, by_duckdb
 from sinks.test_delta_frames import VALUES
 
 TYPES = pa.schema(
@@ -73,18 +71,6 @@ def lake(tmp_path: Path) -> Lake:
 
 def write(spark: SparkSession, lake: Lake, query: str, sequence: int = 1, name: str = "orders") -> None:
     Once(lake.lander(name), "").write(spark.sql(query), batch_of(sequence))
-
-
-def by_duckdb(lake: Lake, query: str, name: str = "orders") -> list[Any]:
-    """Return what DuckDB finds in the table's current metadata."""
-    with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
-        for extension in ("avro", "iceberg"):
-            where = Path(str(import_module(f"duckdb_extension_{extension}").__file__)).parent
-            [file] = where.rglob("*.duckdb_extension")
-            connection.execute(f"load '{file}'")
-        connection.execute("set timezone = 'UTC'")
-        rows = f"iceberg_scan('{lake.table(name).metadata_location}')"
-        return connection.execute(query.format(rows=rows)).fetchall()
 
 
 def test_values_come_back_as_they_were_in_iceberg(spark: SparkSession, lake: Lake) -> None:

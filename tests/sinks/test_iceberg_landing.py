@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import EqualTo, Reference
+from pyiceberg.expressions import AlwaysTrue, EqualTo, GreaterThanOrEqual, Reference
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -67,7 +67,7 @@ from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import batch_of, records
 from offsetkeeper.testing.s3 import KEY, SECRET, S3Server
 from sinks import iceberg_kills
-from sinks.icebergs import CATALOG, Lake
+from sinks.icebergs import CATALOG, Lake, by_duckdb
 
 GROUP = MarkKey("billing", "")
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -564,6 +564,71 @@ def test_an_upsert_that_has_failed_leaves_no_file_of_the_driver(lake: Lake, monk
     with pytest.raises(SinkError, match="other writers keep changing"):
         upsert(way, seen, lake)
     assert len([*lake.folder.rglob("*.parquet")]) == 4  # three of theirs, and the one that was staged
+
+
+LONG = "z" * 5_000  # Parquet keeps no bounds of a row group with such a text
+KEYS = ["a", "b", "z", LONG]  # the first two are in a row group, and the last two in another one
+ITEMS = pa.schema([("k", pa.string()), ("photo", pa.binary())])
+
+
+@pytest.fixture
+def grouped(tmp_path: Path) -> Lake:
+    """A lake whose table `orders` has Parquet files with several row groups."""
+    lake = Lake.made(tmp_path / "lake")
+    limit = {"write.parquet.row-group-limit": "2"}
+    lake.create(
+        "orders", Schema(NestedField(1, "k", StringType()), NestedField(2, "photo", BinaryType())), properties=limit
+    )
+    return lake
+
+
+def items(*keys: str) -> pa.RecordBatch:
+    """Return rows with these keys; each has as many bytes."""
+    return pa.record_batch([keys, [key.encode() for key in keys]], ITEMS)
+
+
+def staged_items(lake: Lake, *keys: str) -> landing.Staged:
+    """Return rows as a job of Spark stages them."""
+    files = work(lake, items(*keys), schema=ITEMS)
+    shape = landing.Shape.of(lake.table("orders"))
+    return landing.Staged(shape, [pickle.loads(each) for each in files], "orders 0 1 2")  # noqa: S301 - ours
+
+
+def found_by(lake: Lake, row_filter: Any, column: str = "k") -> list[Any]:
+    """Return the keys of the rows that a reader finds."""
+    return sorted(lake.table("orders").scan(row_filter).to_arrow()[column].to_pylist())
+
+
+def test_a_reader_finds_the_rows_of_a_row_group_with_a_long_text(grouped: Lake) -> None:
+    """By `pyiceberg` the bounds of the file were those of the other groups; a reader skipped it."""
+    way = grouped.lander("orders")
+    way.land(GROUP, way.seen(GROUP), mark(1), staged_items(grouped, *KEYS))
+    [file] = files_of(grouped.table("orders"))
+    assert len(file.split_offsets) == 2
+    least: Any = GreaterThanOrEqual  # see `equal_to`
+    for column, value in (("k", "z"), ("photo", b"z")):
+        assert found_by(grouped, least(Reference(column), value)) == ["z", LONG]
+    assert found_by(grouped, "k = 'z'") == ["z"]
+    assert found_by(grouped, "k < 'b'") == ["a"]
+    assert by_duckdb(grouped, "select k from {rows} where k >= 'z' order by k") == [("z",), (LONG,)]
+
+
+def test_bounds_that_are_right_are_kept(grouped: Lake) -> None:
+    """By them readers and upserts leave files out; a row group of nulls has none, and needs none."""
+    nulls = pa.record_batch([[None, None], [b"", b""]], ITEMS)
+    [data] = work(grouped, items("a", "b"), nulls, items("y", "z"), schema=ITEMS)
+    file = pickle.loads(data)  # noqa: S301 - ours
+    assert (file.lower_bounds[1], file.upper_bounds[1]) == (b"a", b"z")
+    assert (len(file.split_offsets), file.record_count) == (3, 6)
+
+
+def test_an_upsert_replaces_a_key_beside_a_long_one(grouped: Lake) -> None:
+    """Also in a file that an upsert has written anew."""
+    for sequence, keys in enumerate((KEYS, ["z"], ["b"], ["z", LONG]), 1):
+        way = grouped.lander("orders", mode="upsert", key=["k"])
+        way.land(GROUP, way.seen(GROUP), mark(sequence), staged_items(grouped, *keys))
+        assert found_by(grouped, AlwaysTrue()) == KEYS
+        assert found_by(grouped, "k = 'z'") == ["z"]
 
 
 DAY_US = 86_400_000_000

@@ -30,6 +30,7 @@ def test_one_release_is_named_everywhere() -> None:
     ("owner", "name"),
     [
         (pyarrow, "_dataframe_to_data_files"),
+        (pyarrow, "_get_field_from_arrow_table"),
         (Catalog, "_delete_old_metadata"),
         *((_SnapshotProducer, it) for it in PRODUCER),
     ],
@@ -51,6 +52,7 @@ def test_no_other_private_name_is_used() -> None:
         *PRODUCER,
         "_dataframe_to_data_files",
         "_delete_old_metadata",
+        "_get_field_from_arrow_table",
         "_written_manifests",
         "_written_manifest_lists",
     }

@@ -30,7 +30,7 @@ from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks import held, limits, synced
-from offsetkeeper.sinks.iceberg import task
+from offsetkeeper.sinks.iceberg import bounds, task
 from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, telling, why
 from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, partition_sources
 from offsetkeeper.sinks.iceberg.commit import Commit, SnapshotId
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
-_SHIPPED = (errors, environment, urls, limits, synced, task)
+_SHIPPED = (errors, environment, urls, limits, synced, bounds, task)
 
 
 class Shape(NamedTuple):

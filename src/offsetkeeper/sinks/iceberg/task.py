@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import __version__ as pyiceberg_version
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files, _get_field_from_arrow_table
+from pyiceberg.io.pyarrow import PyArrowFileIO, _get_field_from_arrow_table
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.transforms import DayTransform, Transform, TruncateTransform
@@ -26,6 +26,7 @@ from pyiceberg.types import IcebergType, IntegerType, LongType, TimestampType, T
 
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError, SinkMismatch
+from offsetkeeper.sinks.iceberg.bounds import data_files
 from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks, record_of
 from offsetkeeper.sinks.synced import sync, with_folders
 
@@ -177,6 +178,9 @@ class _Begun:
         self.locations.append(location)
         return self._files.new_output(location)
 
+    def new_input(self, location: str) -> Any:
+        return self._files.new_input(location)
+
     def delete(self, location: str) -> None:
         self._files.delete(location)
 
@@ -235,7 +239,7 @@ class _Writing:
         rows = pa.Table.from_batches(self._waiting, self._plan.schema)
         self._waiting, self._waiting_bytes = [], 0
         try:
-            files = [*_dataframe_to_data_files(self._metadata, rows, self._files)]
+            files = data_files(self._metadata, rows, self._files)
         except (ValueError, OverflowError) as error:
             if isinstance(error, pa.ArrowException):
                 raise

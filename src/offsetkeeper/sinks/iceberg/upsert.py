@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Reference
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import DateType, IntegerType, LongType, StringType
 
 from offsetkeeper.errors import SinkMismatch
+from offsetkeeper.sinks.iceberg.bounds import data_files
 from offsetkeeper.sinks.iceberg.task import local, misplaced
 from offsetkeeper.sinks.synced import sync
 
@@ -71,7 +72,7 @@ def without_keys(table: Table, staged: Sequence[DataFile], key: Sequence[str]) -
                 )
             anew.old.append(scanned.file)
             if left.num_rows:
-                anew.new.extend(_dataframe_to_data_files(table.metadata, left, table.io))
+                anew.new.extend(data_files(table.metadata, left, table.io))
     sync(local(file.file_path for file in anew.new))
     return anew
 
