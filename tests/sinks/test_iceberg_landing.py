@@ -15,8 +15,10 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -569,6 +571,7 @@ def test_an_upsert_that_has_failed_leaves_no_file_of_the_driver(lake: Lake, monk
 LONG = "z" * 5_000  # Parquet keeps no bounds of a row group with such a text
 KEYS = ["a", "b", "z", LONG]  # the first two are in a row group, and the last two in another one
 ITEMS = pa.schema([("k", pa.string()), ("photo", pa.binary())])
+RENAMED = pa.schema([("key", pa.string()), ("photo", pa.binary()), ("k", pa.string())])
 
 
 @pytest.fixture
@@ -629,6 +632,61 @@ def test_an_upsert_replaces_a_key_beside_a_long_one(grouped: Lake) -> None:
         way.land(GROUP, way.seen(GROUP), mark(sequence), staged_items(grouped, *keys))
         assert found_by(grouped, AlwaysTrue()) == KEYS
         assert found_by(grouped, "k = 'z'") == ["z"]
+
+
+def appended(lake: Lake, rows: pa.Table) -> str:
+    lake.table("orders").append(rows)
+    return "k"
+
+
+def appended_and_renamed(lake: Lake, rows: pa.Table) -> str:
+    lake.table("orders").append(rows)
+    with lake.table("orders").update_schema() as change:
+        change.rename_column("k", "key")
+    with lake.table("orders").update_schema() as change:
+        change.add_column("k", StringType())
+    return "key"
+
+
+def added_as_a_file(lake: Lake, rows: pa.Table) -> str:
+    path = lake.folder / "theirs.parquet"
+    pq.write_table(rows, path, row_group_size=2)
+    lake.table("orders").add_files([str(path)])
+    return "k"
+
+
+@pytest.mark.parametrize("others", [appended, appended_and_renamed, added_as_a_file])
+def test_an_upsert_finds_a_key_beyond_the_bounds_of_a_file_of_others(
+    grouped: Lake, others: Callable[[Lake, pa.Table], str]
+) -> None:
+    """By `pyiceberg`, whose files keep wrong bounds."""
+    key = others(grouped, pa.Table.from_batches([items(*KEYS)]))
+    [theirs] = files_of(grouped.table("orders"))
+    assert theirs.upper_bounds[1] == b"b"
+    schema = ITEMS if key == "k" else RENAMED
+    rows = pa.record_batch([["z"], *([[None]] * (len(schema) - 1))], schema)
+    files = work(grouped, rows, schema=schema)
+    shape = landing.Shape.of(grouped.table("orders"))
+    way = grouped.lander("orders", mode="upsert", key=[key])
+    new = landing.Staged(shape, [pickle.loads(each) for each in files], "")  # noqa: S301 - ours
+    way.land(GROUP, way.seen(GROUP), mark(1), new)
+    assert found_by(grouped, AlwaysTrue(), key) == KEYS
+    [row] = grouped.table("orders").scan(f"{key} = 'z'").to_arrow().to_pylist()
+    assert row["photo"] is None
+
+
+def test_an_upsert_by_texts_opens_only_files_of_several_row_groups_beyond_its_keys(
+    grouped: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = grouped.table("orders")
+    for keys in (["a", "b"], ["c"], ["d", "e", "f"], ["x", "y", "z"]):
+        table.append(pa.Table.from_batches([items(*keys)]))
+    rows, opened = staged_items(grouped, "y"), Mock(wraps=pq.read_metadata)
+    monkeypatch.setattr(pq, "read_metadata", opened)
+    way = grouped.lander("orders", mode="upsert", key=["k"])
+    way.land(GROUP, way.seen(GROUP), mark(1), rows)
+    assert opened.call_count == 1
+    assert found_by(grouped, AlwaysTrue()) == [*"abcdefxyz"]
 
 
 DAY_US = 86_400_000_000

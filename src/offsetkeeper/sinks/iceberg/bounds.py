@@ -1,7 +1,7 @@
 """The bounds of a file: the least and the greatest value of a column. Readers and upserts leave files out by them.
 
 Parquet keeps no bounds of a row group with a text, or bytes, of more than 4 KiB. pyiceberg takes those of the file from
-its other row groups, so the file has values beyond its bounds, and who looks for them skips it.
+its other row groups, so the file has values beyond its bounds, and whoever looks for them skips it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table.metadata import TableMetadata
 
 NO_ID = -1
@@ -41,7 +41,7 @@ def unbounded(file: DataFile, io: Any) -> set[int]:
 
     Only a file with several row groups is opened. Columns within others have no bounds.
     """
-    if len(file.split_offsets or ()) == 1:
+    if file.file_format != FileFormat.PARQUET or len(file.split_offsets or ()) == 1:
         return set()
     with io.new_input(file.file_path).open() as opened:
         footer = pq.read_metadata(opened)

@@ -15,7 +15,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import DateType, IntegerType, LongType, StringType
 
 from offsetkeeper.errors import SinkMismatch
-from offsetkeeper.sinks.iceberg.bounds import data_files
+from offsetkeeper.sinks.iceberg.bounds import NO_ID, data_files, unbounded
 from offsetkeeper.sinks.iceberg.task import local, misplaced
 from offsetkeeper.sinks.synced import sync
 
@@ -58,7 +58,7 @@ def without_keys(table: Table, staged: Sequence[DataFile], key: Sequence[str]) -
     for file in staged:
         file.spec_id = table.metadata.default_spec_id  # it did not come along from the task
     keys = _read(table, [FileScanTask(file) for file in staged], key)
-    for scanned in table.scan(row_filter=_between(table, keys, key)).plan_files():
+    for scanned in _that_may_have(table, keys, key):
         kept = _not_in(_read(table, [scanned], key), keys)
         if not pc.all(kept).as_py():
             left = _read(table, [scanned], [field.name for field in table.schema().fields]).filter(kept)
@@ -75,6 +75,20 @@ def without_keys(table: Table, staged: Sequence[DataFile], key: Sequence[str]) -
                 anew.new.extend(data_files(table.metadata, left, table.io))
     sync(local(file.file_path for file in anew.new))
     return anew
+
+
+def _that_may_have(table: Table, keys: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
+    """Return the files that may have one of these keys; of others, `pyiceberg` has written some with wrong bounds."""
+    fields = [table.schema().find_field(name) for name in key]
+    texts = {each.field_id for each in fields if isinstance(each.field_type, StringType)}
+    found = [*table.scan(row_filter=_between(table, keys, key)).plan_files()]
+    if texts:
+        known = {each.file.file_path for each in found}
+        others = [name for name, each in zip(key, fields, strict=True) if each.field_id not in texts]
+        more = table.scan(row_filter=_between(table, keys, others)).plan_files()
+        beyond = (each for each in more if each.file.file_path not in known)
+        found.extend(each for each in beyond if unbounded(each.file, table.io) & {*texts, NO_ID})
+    return found
 
 
 def _read(table: Table, files: Sequence[FileScanTask], names: Sequence[str]) -> pa.Table:
