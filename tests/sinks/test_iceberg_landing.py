@@ -61,6 +61,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.sinks import IcebergTable, Lander, MarkKey
 from offsetkeeper.sinks.iceberg import commit, landing, task
+from offsetkeeper.sinks.iceberg.bounds import data_files
 from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files
 from offsetkeeper.sinks.iceberg.history import held
 from offsetkeeper.sinks.limits import Limits
@@ -566,6 +567,23 @@ def test_an_upsert_that_has_failed_leaves_no_file_of_the_driver(lake: Lake, monk
     with pytest.raises(SinkError, match="other writers keep changing"):
         upsert(way, seen, lake)
     assert len([*lake.folder.rglob("*.parquet")]) == 4  # three of theirs, and the one that was staged
+
+
+def test_an_upsert_takes_no_row_of_others_that_pyiceberg_did_not_write_anew(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a file that it has written right; neither stays."""
+    theirs(lake, 7, 8)
+    theirs(lake, 7, 9, 10)
+    monkeypatch.setattr(
+        "offsetkeeper.sinks.iceberg.upsert.data_files", lambda metadata, rows, io: data_files(metadata, rows[:1], io)
+    )
+    way = lake.lander("orders")
+    seen = way.seen(GROUP)
+    with pytest.raises(SinkMismatch, match=r"of 2 rows beside keys of the batch, in .*parquet, pyiceberg wrote 1 anew"):
+        upsert(way, seen, lake)
+    assert lake.rows("orders") == [(number, "theirs") for number in (7, 7, 8, 9, 10)]
+    assert len([*lake.folder.rglob("*.parquet")]) == 3  # two of theirs, and the one that was staged
 
 
 LONG = "z" * 5_000  # Parquet keeps no bounds of a row group with such a text

@@ -52,29 +52,45 @@ def without_keys(table: Table, staged: Sequence[DataFile], key: Sequence[str]) -
         key: names of the columns of the key.
 
     Raises:
-        SinkMismatch: another row of such a file would come into a wrong partition.
+        SinkMismatch: another row of such a file would come into a wrong partition, or would be lost.
     """
     anew = Anew([], [])
     for file in staged:
         file.spec_id = table.metadata.default_spec_id  # it did not come along from the task
     keys = _read(table, [FileScanTask(file) for file in staged], key)
-    for scanned in _that_may_have(table, keys, key):
-        kept = _not_in(_read(table, [scanned], key), keys)
-        if not pc.all(kept).as_py():
-            left = _read(table, [scanned], [field.name for field in table.schema().fields]).filter(kept)
-            found = misplaced(table.metadata, left) if left.num_rows else None
-            if found is not None:
-                anew.discard(table)
-                raise SinkMismatch(
-                    f"Iceberg table {'.'.join(table.name()[-2:])}: a row that is there, beside one with a key of the "
-                    f"batch, must be written anew, but {found.why}: take this row out of {scanned.file.file_path} with "
-                    "another program; nothing was written"
-                )
-            anew.old.append(scanned.file)
-            if left.num_rows:
-                anew.new.extend(data_files(table.metadata, left, table.io))
-    sync(local(file.file_path for file in anew.new))
+    try:
+        for scanned in _that_may_have(table, keys, key):
+            kept = _not_in(_read(table, [scanned], key), keys)
+            if not pc.all(kept).as_py():
+                anew.old.append(scanned.file)
+                _write_left(table, scanned, kept, anew.new)
+        sync(local(file.file_path for file in anew.new))
+    except BaseException:
+        anew.discard(table)
+        raise
     return anew
+
+
+def _write_left(table: Table, scanned: FileScanTask, kept: pa.Array, new: list[DataFile]) -> None:
+    """Write the rows of a file that are kept into new ones."""
+    left = _read(table, [scanned], [field.name for field in table.schema().fields]).filter(kept)
+    if not left.num_rows:
+        return
+    name, path = f"Iceberg table {'.'.join(table.name()[-2:])}", scanned.file.file_path
+    found = misplaced(table.metadata, left)
+    if found is not None:
+        raise SinkMismatch(
+            f"{name}: a row that is there, beside one with a key of the batch, must be written anew, but {found.why}: "
+            f"take this row out of {path} with another program; nothing was written"
+        )
+    files = data_files(table.metadata, left, table.io)
+    new += files
+    written = sum(each.record_count for each in files)
+    if written != left.num_rows:
+        raise SinkMismatch(
+            f"{name}: of {left.num_rows} rows beside keys of the batch, in {path}, pyiceberg wrote {written} anew: "
+            "report it; nothing was written"
+        )
 
 
 def _that_may_have(table: Table, keys: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
