@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import _ENV_CONFIG
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, Transform, TruncateTransform
@@ -26,6 +28,7 @@ from pyiceberg.types import (
     TimestamptzType,
     TimeType,
 )
+from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import Guarantee
@@ -39,6 +42,8 @@ from offsetkeeper.errors import (
     SinkMismatch,
 )
 from offsetkeeper.sinks import IcebergTable
+from offsetkeeper.sinks.iceberg.history import held
+from offsetkeeper.sinks.iceberg.task import without_secrets
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -258,6 +263,62 @@ def test_a_catalog_that_is_not_there_is_told_without_its_password(what: str) -> 
     with pytest.raises(kind, match=told) as raised:
         sink.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
     assert "s3cr3t-word" not in f"{sink!r} {sink.place} {''.join(traceback.format_exception(raised.value))}"
+
+
+URIS: dict[str, str] = {
+    "postgres://user:s3cr3t-word@db.example/it": "its uri begins with postgres://, but must begin with",
+    "mysql+pymysql://user:s3cr3t-word@db.example/it": r"its uri begins with mysql\+pymysql://, but must begin with",
+    "jdbc:postgresql://db.example/it?user=me&password=s3cr3t-word": "its uri must begin with http://",
+    "user:s3cr3t-word@db.example/it": "its uri must begin with http://",
+    "postgresql+psycopg://user:with@s3cr3t-word/it@127.0.0.1:1/it": "its uri has several @",
+    "postgresql+psycopg://user:s3cr3t-word/it": "invalid literal",
+    "postgresql+psycopg://user@127.0.0.1:1/it?password=s3cr3t-word": "onnection refused",
+    "http://user:s3cr3t-word@nowhere.invalid:1x/": "Failed to parse",
+    "sqlite:////nowhere/it.db": "its file /nowhere/it.db does not exist",
+}
+
+
+@pytest.mark.parametrize("uri", URIS)
+@pytest.mark.parametrize("source", ["given", "environment", "file"])
+def test_no_part_of_a_wrong_uri_that_may_be_a_password_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, source: str
+) -> None:
+    """Wherever pyiceberg has it from."""
+    if source == "environment":
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", uri)
+    if source == "file":
+        (tmp_path / ".pyiceberg.yaml").write_text(f"catalog:\n  lake:\n    uri: {uri}\n")
+        monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.setattr(_ENV_CONFIG, "config", Config().config)
+    sink = IcebergTable("shop.orders", catalog="lake", properties={"uri": uri} if source == "given" else {})
+    with pytest.raises(OffsetkeeperError, match=URIS[uri]) as raised:
+        sink.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+    with pytest.raises(OffsetkeeperError, match=URIS[uri]) as looked:
+        held("shop.orders", "lake", {"uri": uri} if source == "given" else {})
+    for each in (raised, looked):
+        assert "s3cr3t-word" not in f"{sink!r} {sink.place} {''.join(traceback.format_exception(each.value))}"
+
+
+SHOWN: dict[str, dict[str, Any]] = {
+    "a password": {"uri": "postgresql://reader:s3cr3t-word@base/orders"},
+    "a password with signs": {"uri": "mysql://reader:s3cr3t-word@/@base/orders"},
+    "an escaped password": {"uri": "postgresql://reader:s3cr3t%2Dword@base/orders"},
+    "a password without a host": {"uri": "postgresql://reader:s3cr3t-word/orders"},
+    "a parameter": {"uri": "jdbc:sqlserver://base;user=reader;password=s3cr3t-word;encrypt=true"},
+    "an escaped parameter": {"uri": "postgresql://base/orders?sslmode=require&password=s3cr3t%2Dword"},
+    "a proxy": {"s3.proxy-uri": "http://reader:s3cr3t-word@base:3128/orders"},
+    "within others": {"auth": {"type": "basic", "basic": {"username": "reader", "password": "s3cr3t-word"}}},
+}
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_what_may_be_a_password_in_any_property_is_left_out_of_an_error(what: str) -> None:
+    """Where the property is quoted, and where the password is quoted alone; the rest is told."""
+    for text in ("s3cr3t-word", *map(str, SHOWN[what].values())):
+        told = without_secrets(ValueError(f"reader, base, orders, require: {text} is wrong"), SHOWN[what])
+        assert told.startswith("reader, base, orders, require: ")
+        assert told.endswith(" is wrong")
+        assert not re.search("s3cr3t(-|%2D)word", told)
 
 
 def test_a_database_without_a_catalog_gets_none(tmp_path: Path) -> None:

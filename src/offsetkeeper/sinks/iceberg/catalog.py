@@ -22,9 +22,9 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.utils.config import merge_config
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from offsetkeeper.core.urls import scheme_of
 from offsetkeeper.errors import MissingExtra, OffsetkeeperError, Refused
 from offsetkeeper.sinks.blame import judged
 from offsetkeeper.sinks.iceberg.task import without_secrets
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 RELEASE = "0.12.0"
 """The release of pyiceberg whose private names this sink uses: another one may have changed them."""
 
+_KINDS = ("http", "thrift", "sqlite", "postgresql")  # as pyiceberg tells the kind of a catalog by its URI
 _DATABASES = ("sqlite", "postgresql")
 _REFUSED = (BadRequestError, ForbiddenError, OAuthError, UnauthorizedError)
 _REQUEST_S = 60.0
@@ -63,10 +64,11 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     if pyiceberg.__version__ != RELEASE:
         raise MissingExtra(f"IcebergTable needs pyiceberg {RELEASE}, but {pyiceberg.__version__} is installed")
     where = f"catalog {name!r}"
-    _check_file(where, properties.get("uri", ""))
-    with telling(where, properties):
+    settings = settings_of(name, properties)
+    _check_uri(where, settings)
+    with telling(where, settings):
         try:
-            catalog = _load(name, properties)
+            catalog = _load(name, properties, settings)
         except NotInstalledError as error:  # told also where the driver of the uri is missing
             raise MissingExtra(
                 f"{where}: {error}; or its driver is missing: for PostgreSQL pip install 'offsetkeeper[postgresql]'"
@@ -74,9 +76,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         except (ValueError, KeyError, ArgumentError) as error:  # of settings
             if isinstance(error, ValidationError):  # of an answer
                 raise
-            raise Refused(
-                f"{where}: {without_secrets(error, properties)}: see pyiceberg's settings of a catalog"
-            ) from None
+            raise Refused(f"{where}: {why(error, settings)}: see pyiceberg's settings of a catalog") from None
     database = catalog.engine.dialect.name if isinstance(catalog, SqlCatalog) else ""
     if database not in _DATABASES and not isinstance(catalog, RestCatalog):
         kind = f"of {database}" if database else f"a {type(catalog).__name__}"
@@ -84,11 +84,10 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     return catalog
 
 
-def _load(name: str, properties: Mapping[str, str]) -> Catalog:
-    whole: Any = merge_config(_ENV_CONFIG.get_catalog_config(name) or {}, dict(properties))
-    kind = whole.get("type")
-    if (CatalogType(kind.lower()) if isinstance(kind, str) else infer_catalog_type(name, whole)) is CatalogType.REST:
-        return _Rest(name, **whole)
+def _load(name: str, properties: Mapping[str, str], settings: dict[str, Any]) -> Catalog:
+    kind = settings.get("type")
+    if (CatalogType(kind.lower()) if isinstance(kind, str) else infer_catalog_type(name, settings)) is CatalogType.REST:
+        return _Rest(name, **settings)
     return load_catalog(name, **(_DEFAULTS | dict(properties)))
 
 
@@ -98,8 +97,8 @@ def of_files(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def telling(where: str, properties: Mapping[str, str], say: Callable[[str], str] = str) -> Iterator[None]:
-    """Raise the errors of a catalog as ours; `say` puts a message into its sentence."""
+def telling(where: str, properties: Mapping[str, Any], say: Callable[[str], str] = str) -> Iterator[None]:
+    """Raise the errors of a catalog as ours; `say` puts a message into its sentence. Properties as of `settings_of`."""
     try:
         yield
     except OffsetkeeperError:
@@ -117,25 +116,41 @@ def telling(where: str, properties: Mapping[str, str], say: Callable[[str], str]
         raise judged(error, told, of_rows=False) from None
 
 
-def why(error: BaseException, properties: Mapping[str, str]) -> str:
+def why(error: BaseException, properties: Mapping[str, Any]) -> str:
     """Return an error as one line without secrets; of SQLAlchemy the words of the database alone."""
     if isinstance(error, ValidationError):  # its text has what the server answered, which may be a token
         fields = (".".join(map(str, each["loc"])) + ": " + each["msg"] for each in error.errors(include_input=False))
         return f"an answer that is not of a catalog: {', '.join(fields)}"
-    return without_secrets(getattr(error, "orig", None) or error, {**properties, **_hidden(properties)})
+    return without_secrets(getattr(error, "orig", None) or error, properties)
 
 
-def _hidden(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the password in the URI of a catalog, its parameters, and what is within other values, by their names."""
-    inner: dict[str, str] = {}
-    for value in properties.values():
-        if isinstance(value, Mapping):  # as `auth` of REST
-            inner |= {**{name: str(each) for name, each in value.items()}, **_hidden(value)}
+def settings_of(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of a catalog, with those that pyiceberg has from its own file and from the environment.
+
+    Raises:
+        Refused: those are wrong.
+    """
     try:
-        url = make_url(properties.get("uri", ""))
-    except ArgumentError:
-        return inner | {"secret uri": properties.get("uri", "")}
-    return {**inner, **{name: str(value) for name, value in url.query.items()}, "password": str(url.password or "")}
+        return merge_config(_ENV_CONFIG.get_catalog_config(name) or {}, dict(properties))
+    except ValueError as error:
+        raise Refused(f"catalog {name!r}: {error}: see pyiceberg's settings of a catalog") from None
+
+
+def _check_uri(where: str, settings: Mapping[str, Any]) -> None:
+    """Check a URI before pyiceberg, which would quote it, with its password."""
+    uri = settings.get("uri") or ""
+    if not isinstance(uri, str):
+        raise Refused(f"{where}: its uri must be a text")
+    of_kind = uri.startswith(_KINDS) or "type" in settings or "py-catalog-impl" in settings
+    if uri and not of_kind:
+        begins = f"begins with {scheme_of(uri)}, but " if scheme_of(uri) else ""
+        raise Refused(f"{where}: its uri {begins}must begin with http://, https://, sqlite:// or postgresql+psycopg://")
+    if uri.count("@") > 1 and not uri.startswith(("http", "sqlite")):
+        raise Refused(
+            f"{where}: its uri has several @, so it is not clear where its password ends: write each @ in a user or a "
+            "password as %40, : as %3A and / as %2F"
+        )
+    _check_file(where, uri)
 
 
 def _check_file(where: str, uri: str) -> None:

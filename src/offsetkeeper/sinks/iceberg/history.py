@@ -8,7 +8,7 @@ from contextlib import closing
 from pyiceberg.table.snapshots import Operation
 
 from offsetkeeper.sinks.held import Held, HeldBatch
-from offsetkeeper.sinks.iceberg.catalog import open_catalog, telling
+from offsetkeeper.sinks.iceberg.catalog import open_catalog, settings_of, telling
 
 _TAKE_ROWS = (Operation.OVERWRITE, Operation.DELETE)
 
@@ -27,7 +27,7 @@ def held(name: str, catalog: str, properties: Mapping[str, str]) -> Held:
         Refused, SinkError: the table could not be opened.
     """
     opened = open_catalog(catalog, properties)
-    with telling(f"Iceberg table {name} of catalog {catalog!r}", properties), closing(opened):
+    with telling(f"Iceberg table {name} of catalog {catalog!r}", settings_of(catalog, properties)), closing(opened):
         table = opened.load_table(name)
     found, changed, oldest = [], [], 1
     snapshot = table.current_snapshot()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
@@ -31,7 +31,7 @@ from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks import held, limits, synced
 from offsetkeeper.sinks.iceberg import bounds, task
-from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, telling, why
+from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, settings_of, telling, why
 from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, partition_sources
 from offsetkeeper.sinks.iceberg.commit import Commit, SnapshotId
 from offsetkeeper.sinks.iceberg.upsert import Anew, without_keys
@@ -96,6 +96,10 @@ class IcebergTarget:
     @cached_property
     def _opened(self) -> Catalog:
         return open_catalog(self.catalog, self.properties)
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        return settings_of(self.catalog, self.properties)
 
     def check(self) -> None:
         """See `IcebergTable.prepare`."""
@@ -167,7 +171,7 @@ class IcebergTarget:
             if staged is not None and Shape.of(seen.handle) != staged.shape:
                 raise SinkError(f"{self.name} was altered or made again while rows were staged; nothing was written")
             anew = Anew([], [])
-            with telling(self.name, self.properties, "{}; nothing was written".format):
+            with telling(self.name, self._settings, "{}; nothing was written".format):
                 if staged is not None and staged.files and self.target.mode == "upsert":
                     anew = without_keys(seen.handle, staged.files, self.target.key)
                 files = [*(staged.files if staged else []), *anew.new]
@@ -189,7 +193,7 @@ class IcebergTarget:
 
     def _after(self, error: Exception, commit: Commit, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | None:
         """Return the state for another try after a failed commit; None if the commit is done after all."""
-        told, conflict = f"{self.name}: {why(error, self.properties)}", _is_conflict(error)
+        told, conflict = f"{self.name}: {why(error, self._settings)}", _is_conflict(error)
         try:
             now = self.seen(key)
         except (SinkError, Refused) as lost:
@@ -239,7 +243,7 @@ class IcebergTarget:
         return table
 
     def _load(self) -> Table:
-        with telling(self.name, self.properties), closing(self._opened):  # no connection stays open between batches
+        with telling(self.name, self._settings), closing(self._opened):  # no connection stays open between batches
             return self._opened.load_table(self.target.table)
 
 
