@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
 from checkpoints.written import content, offsets, put, write
-from offsetkeeper import open_store
+from offsetkeeper import Policies, open_store
 from offsetkeeper.checkpoint import LocalFiles, read_checkpoint
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.ledger import Ledger
@@ -35,6 +35,28 @@ def run(*arguments: str, ok: bool = True) -> Result:
 def run_json(*arguments: str, ok: bool = True) -> Any:
     """Run a command and return the JSON it printed."""
     return json.loads(run(*arguments, "--json", ok=ok).stdout)
+
+
+class Program:
+    """What the line of an export calls: it only keeps what it is given."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+
+    def run(self, *_: object) -> Program:
+        """Return the program."""
+        return self
+
+    def start(self, *_: object, **given: Any) -> Program:
+        """Return the program with what the query is given."""
+        return Program(**self.given, **given)
+
+
+def called(printed: str, **names: object) -> dict[str, Any]:
+    """Return what the last line of an export gives to the program; a name is one of the program's, or `names`."""
+    known = dict.fromkeys(("brokers", "spark", "process", "query")) | {"Pipeline": Program, "Policies": Policies}
+    line = printed.splitlines()[-1].removeprefix("Next: ")
+    return dict(eval(line, known | names).given)  # noqa: S307 - printed by the command
 
 
 @dataclass
@@ -104,6 +126,18 @@ def test_two_checkpoints_are_compared(files: LocalFiles, tmp_path: Path) -> None
     result = run("diff", str(files.path), "--against", str(other.path), ok=False)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[1:] == ["orders\t0\t30\t40\t-10", "orders\t1\t30\t40\t-10"]
+
+
+@pytest.mark.parametrize("settings", ["", "?table=team"])
+def test_the_line_that_an_export_prints_is_of_the_store_with_the_positions(files: LocalFiles, settings: str) -> None:
+    """Without its settings the URL is of another table: empty, so that a run would read all again."""
+    store = f"sqlite:///{files.path.parent}/offsets.db{settings}"
+    told = run("export", str(files.path), "--to", store, "--group", "shop", "--execute").stdout
+    given = called(told, store=store)
+    stored = open_store(given["store"]).load(given["group"]).positions
+    assert {tp: at.offset for tp, at in stored.items()} == {TopicPartition("orders", p): 40 for p in (0, 1)}
+    assert given["topics"] == ["orders"]
+    assert given["policies"].first_run == "stop"
 
 
 def test_a_checkpoint_goes_into_a_store_and_comes_out_of_it(files: LocalFiles, tmp_path: Path) -> None:

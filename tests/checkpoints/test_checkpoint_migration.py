@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from offsetkeeper import Batch, Pipeline
+from offsetkeeper import Batch, Pipeline, Policies
 from offsetkeeper.testing.kafka import KafkaServer
 from stores.migrating import ENDS, LEFT, LIMIT_S, MORE, Switch
 
@@ -73,8 +73,8 @@ def next_line(printed: str) -> str:
 def test_a_query_without_state_becomes_a_run_and_comes_back(switch: Switch) -> None:
     crash(switch)
     exported = switch.follow("checkpoint export")[-1]
-    made = f"Pipeline(group='{switch.group}', store='{switch.store}', brokers=brokers, topics=['{switch.topic}'])"
-    assert next_line(exported) == f"{made}.run(spark, process)"
+    made = f"Pipeline(group='{switch.group}', store='{switch.store}', brokers=brokers, topics=['{switch.topic}']"
+    assert next_line(exported) == f"{made}, policies=Policies(first_run='stop')).run(spark, process)"
     planned, _ = switch.follow("checkpoint diff checkpoints/orders")
     assert "2 resume" in planned
     switch.run_pipeline()
@@ -91,7 +91,7 @@ def test_a_query_with_state_keeps_it_there_and_back(switch: Switch) -> None:
     exported = switch.follow("checkpoint export")[-1]
     switch.produce_values("0/0", "1/3")
     trigger = {"availableNow": True}
-    names = {"Pipeline": Pipeline, "spark": switch.spark, "process": partial(insert, switch)}
+    names = {"Pipeline": Pipeline, "Policies": Policies, "spark": switch.spark, "process": partial(insert, switch)}
     names |= {"query": first_of_each_value, "brokers": switch.kafka.bootstrap, "trigger": trigger}
     new = eval(next_line(exported).removesuffix(")") + ", trigger=trigger)", names)  # noqa: S307 - printed by the command
     assert new.awaitTermination(LIMIT_S)

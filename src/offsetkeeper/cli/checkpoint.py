@@ -29,6 +29,7 @@ from offsetkeeper.cli.targets import (
 from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import Refused, SettingsError, listed
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_words import clips_of
@@ -173,16 +174,21 @@ def export(
     with options.open_store(options.Settings(to)) as target:
         copy_group(group, source, target, execute=execute, overwrite=overwrite, as_json=as_json)
         if execute and not as_json:
-            say(f"Next: {_next_line(target.load(group), target.address, place)}")
+            say(f"Next: {_next_line(target.load(group), target, to, place)}")
 
 
-def _next_line(snapshot: Snapshot, store: str, place: str) -> str:
-    """Return the line of a program that goes on from an export; a query with state needs its old checkpoint."""
+def _next_line(snapshot: Snapshot, target: Store, url: str, place: str) -> str:
+    """Return the line of a program that goes on from an export; a query with state needs its old checkpoint.
+
+    It never shows a part of a URL: without its settings a URL may be of another, empty store.
+    """
     topics = sorted({tp.topic for tp in snapshot.positions})
-    pipeline = f"Pipeline(group={snapshot.group!r}, store={store!r}, brokers=brokers, topics={topics!r})"
+    store, note = (repr(url), "") if target.address == url else ("store", "  # store: the URL of --to, as it was given")
+    policies = "Policies(first_run='stop')"  # a store without the positions would read all again
+    given = f"group={snapshot.group!r}, store={store}, brokers=brokers, topics={topics!r}, policies={policies}"
     if not snapshot.queries:
-        return f"{pipeline}.run(spark, process)"
-    return f"{pipeline}.start(spark, process, query=query, checkpoint={place!r})"
+        return f"Pipeline({given}).run(spark, process){note}"
+    return f"Pipeline({given}).start(spark, process, query=query, checkpoint={place!r}){note}"
 
 
 @app.command()
