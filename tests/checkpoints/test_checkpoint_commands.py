@@ -140,6 +140,14 @@ def test_the_line_that_an_export_prints_is_of_the_store_with_the_positions(files
     assert given["policies"].first_run == "stop"
 
 
+def test_a_query_with_state_goes_on_with_the_location_that_spark_knows(tmp_path: Path) -> None:
+    """A path is the same to Spark; a URL for these commands is not, and may have a key."""
+    path = str(write(tmp_path / "checkpoint", stateful=True).path)
+    to = ("--to", f"sqlite:///{tmp_path}/offsets.db", "--group", "shop", "--execute", "--overwrite")
+    assert called(run("export", path, *to).stdout)["checkpoint"] == path
+    assert called(run("export", f"file://{path}", *to).stdout, checkpoint="Spark's")["checkpoint"] == "Spark's"
+
+
 def test_a_checkpoint_goes_into_a_store_and_comes_out_of_it(files: LocalFiles, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/offsets.db"
     assert run("export", str(files.path)).stdout == '{"orders":{"0":40,"1":40}}\n'

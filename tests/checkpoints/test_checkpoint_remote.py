@@ -104,6 +104,9 @@ def test_the_commands_that_read_say_the_same_as_of_a_local_folder(remote: Files,
     )
     stored = open_store(store).load("shop").positions
     assert {tp: at.offset for tp, at in stored.items()} == {A: 40, B: 40}
+    told = command("export", url, "--to", store, "--group", "shop", "--overwrite", "--execute")
+    assert "s3cret" not in told
+    assert "query=query, checkpoint=checkpoint)  # checkpoint: Spark's" in told.splitlines()[-1]
     command("diff", url, "--store", store, "--group", "shop")
     remote.delete("commits/3")
     assert inspect(read_checkpoint(remote)).next.kind == "again"

@@ -30,6 +30,7 @@ from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.store import Store
+from offsetkeeper.core.urls import is_url
 from offsetkeeper.errors import Refused, SettingsError, listed
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_words import clips_of
@@ -180,15 +181,19 @@ def export(
 def _next_line(snapshot: Snapshot, target: Store, url: str, place: str) -> str:
     """Return the line of a program that goes on from an export; a query with state needs its old checkpoint.
 
-    It never shows a part of a URL: without its settings a URL may be of another, empty store.
+    A URL with settings or a password is a name there. Without its settings it may be of another, empty store; and Spark
+    and Hadoop write the URL of a checkpoint in their own way.
     """
     topics = sorted({tp.topic for tp in snapshot.positions})
-    store, note = (repr(url), "") if target.address == url else ("store", "  # store: the URL of --to, as it was given")
+    store, notes = (repr(url), []) if target.address == url else ("store", ["store: the URL of --to, as it was given"])
     policies = "Policies(first_run='stop')"  # a store without the positions would read all again
+    call = "run(spark, process)"
+    if snapshot.queries:
+        location = "checkpoint" if is_url(place) else repr(place)
+        notes += ["checkpoint: Spark's checkpointLocation, as the old query had it"] * is_url(place)
+        call = f"start(spark, process, query=query, checkpoint={location})"
     given = f"group={snapshot.group!r}, store={store}, brokers=brokers, topics={topics!r}, policies={policies}"
-    if not snapshot.queries:
-        return f"Pipeline({given}).run(spark, process){note}"
-    return f"Pipeline({given}).start(spark, process, query=query, checkpoint={place!r}){note}"
+    return f"Pipeline({given}).{call}" + (f"  # {'; '.join(notes)}" if notes else "")
 
 
 @app.command()
