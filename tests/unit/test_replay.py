@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,9 +15,13 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay import plan_replay, plan_replay_of
 from offsetkeeper.operate.replay_plan import Replay, make_replay, record_fields
-from offsetkeeper.operate.replay_records import between
+from offsetkeeper.operate.replay_records import between, replay_records
+from offsetkeeper.readers import Source, consume
+from offsetkeeper.readers.turns import Range
+from offsetkeeper.readers.unreadable import unreadable
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.schedule import Budget, Schedule
@@ -183,6 +188,29 @@ def test_what_retention_and_a_cut_have_taken_is_counted_once() -> None:
     assert (stretch.left, stretch.lost, stretch.cut) == (a(10, 30), 15, 10)
     [stretch] = make_replay("g", [a(2, 9)], {}, FOUND, cuts={A: 4}).stretches
     assert (stretch.left.size, stretch.lost, stretch.cut) == (0, 7, 5)
+
+
+@pytest.mark.parametrize("bad", [10, 15, 25, 29])
+@pytest.mark.parametrize("second", [15, 20, 28])
+def test_a_batch_of_two_ranges_of_one_partition_is_read_whole_around_what_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, bad: int, second: int
+) -> None:
+    """The reader gives none of the rows before it comes to the record with such headers."""
+
+    def read(source: Source, ranges: Iterable[Range], _: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+        for topic, partition, start, end in ranges:
+            if source.headers and start <= bad < end:
+                raise unreadable((topic, partition, bad), "has headers that cannot be read")
+            size = end - start
+            yield pa.record_batch(
+                {"topic": [topic] * size, "partition": [partition] * size, "offset": [*range(start, end)]}
+            )
+
+    monkeypatch.setattr(consume, "read", read)
+    replay = make_replay("g", [a(10, second), a(second, 30)], {}, FOUND)
+    rows = list(replay_records(replay, KafkaCluster("localhost:9")))
+    assert [row["offset"] for row in rows] == [*range(10, 30)]
+    assert [row["offset"] for row in rows if "unreadable" in row] == [bad]
 
 
 def test_a_record_is_told_without_loss() -> None:

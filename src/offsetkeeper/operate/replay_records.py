@@ -12,6 +12,7 @@ from offsetkeeper.errors import MissingExtra, RecordUnreadable
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay_plan import Replay
 from offsetkeeper.readers import Source, consume
+from offsetkeeper.readers.ranges import tidy
 from offsetkeeper.readers.unreadable import Place, place_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, 
         raise MissingExtra("reading needs pyarrow: pip install 'offsetkeeper[spark]'")
     group = f"offsetkeeper-{replay.group}"
     source = Source(cluster.brokers, dict(cluster.options), group, cluster.isolation, headers=True, raw_times=True)
-    left: list[Range] = [(*r,) for r in replay.ranges]
+    left: list[Range] = [(*r,) for r in tidy(replay.ranges)]  # one of each partition: a batch may have several
     while left:
         at = {each[:2]: each[2] for each in left}
         try:
