@@ -16,6 +16,7 @@ from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.codec import dump_entry, load_entry
 from offsetkeeper.core.model import MAX_ADOPTED, MAX_SEQUENCE, Count, Entry, Having, Landed, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
+from offsetkeeper.core.query_rows import split_positions
 from offsetkeeper.core.rules import (
     Abandon,
     Acquire,
@@ -558,6 +559,19 @@ def test_a_position_that_cannot_be_one_is_refused(event: Callable[[Positions], E
 def test_a_partition_that_cannot_be_one_is_refused(event: Callable[[Positions], Event], tp: tuple[Any, Any]) -> None:
     """It would be stored, and no store could give it back."""
     assert "is not a" in refused(MINE, event({TopicPartition(*tp): Position(1)}), SettingsError)
+
+
+@pytest.mark.parametrize("event", [Place, Rewind])
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_topic_that_has_the_name_of_a_querys_row_is_refused(
+    event: Callable[[Positions], Event], partition: int
+) -> None:
+    """Its positions were stored, and left out when the ledger was read: each start began anew."""
+    tp = TopicPartition(f"spark-query-{QUERY}", partition)
+    assert split_positions({tp: Position(1)})[0] == {}
+    assert "its position would be lost" in refused(MINE, event({tp: Position(1)}), SettingsError)
+    other = TopicPartition(f"{tp.topic}-events", partition)
+    assert decide(MINE, Place({other: Position(1)}), AUTHOR).after.positions[other] == Position(1)
 
 
 @pytest.mark.parametrize("event", [Begin, Commit])

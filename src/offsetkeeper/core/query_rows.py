@@ -12,9 +12,24 @@ from collections.abc import Mapping
 from offsetkeeper.core.batch import QueryBatch
 from offsetkeeper.core.model import Count, Counts, Move, Moves
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
+from offsetkeeper.errors import SettingsError
 
 _QUERY = "spark-query-"
 _TOPIC = re.compile(rf"{_QUERY}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
+
+
+def check_kept(tp: TopicPartition) -> TopicPartition:
+    """Return `tp` if the position of such a partition is found again when the ledger is read.
+
+    Raises:
+        SettingsError: its topic has the name of a row that counts a query's batches, and such rows are no positions.
+    """
+    if _counts(tp.topic):
+        raise SettingsError(
+            f"topic {tp.topic} cannot be read: ledgers of older releases count the batches of a query under such a "
+            "name, so its position would be lost. Copy its records to a topic of another name, or exclude it"
+        )
+    return tp
 
 
 def split_positions(rows: Positions) -> tuple[Positions, dict[str, int]]:

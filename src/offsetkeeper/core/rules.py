@@ -85,6 +85,7 @@ from offsetkeeper.core.offsets import (
     check_offset,
     check_partition,
 )
+from offsetkeeper.core.query_rows import check_kept
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch
 
 Targets = Mapping[str, str]
@@ -523,7 +524,7 @@ def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position], quer
     moves = {}
     for tp, position in sorted(positions.items()):
         check_offset(position.offset)
-        before = snapshot.positions.get(check_partition(tp))
+        before = snapshot.positions.get(check_kept(check_partition(tp)))
         if before != position:
             moves[tp] = Move(before, position)
     stored = snapshot.queries
