@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -81,6 +82,18 @@ def test_successive_turns_go_round() -> None:
     sizes = dict.fromkeys(PARTITIONS, 100)
     taken = [tp for turn in range(8) for tp in fair_share(sizes, 3, turn)]
     assert {taken.count(tp) for tp in PARTITIONS} == {3}
+
+
+@pytest.mark.parametrize("limit", [1, 3, 5, 7])
+@pytest.mark.parametrize("busy", [range(90, 100), range(10), range(0, 100, 10)], ids=["last", "first", "every tenth"])
+def test_idle_partitions_give_nobody_more_turns_than_others(busy: range, limit: int) -> None:
+    """The busy partitions behind many idle ones had all the turns of these: 91 times the offsets of the others."""
+    sizes = {TopicPartition("t", p): 1_000_000 * (p in busy) for p in range(100)}
+    taken = Counter({tp: 0 for tp in sizes if sizes[tp]})
+    for turn in range(400):
+        taken.update(fair_share(sizes, limit, turn))
+    equal = 400 * limit / len(busy)
+    assert all(0.85 * equal <= size <= 1.15 * equal for size in taken.values())
 
 
 @pytest.mark.parametrize("limit", [0, -1, -100])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
@@ -13,6 +13,8 @@ from offsetkeeper.errors import SettingsError
 _OPENING = 100
 # A task that has fewer records than this beyond its share costs less than a partition that is opened twice.
 _WORTH_CUTTING = 20_000
+# The golden ratio, as a part of 2**64.
+_GOLDEN = 0x9E3779B97F4A7C15
 
 Split = int | Literal["auto", "evenly"] | None
 """The most offsets for one task; or None or "auto": each partition in one task; or "evenly": see `split`.
@@ -48,10 +50,24 @@ def fair_share(backlogs: Mapping[TopicPartition, int], limit: int | None, turn: 
         left -= waiting[tp]
     large = set(by_size[len(shares) :])  # which all have more waiting than an equal share
     equal, over = divmod(left, len(large))
-    order = sorted(backlogs)
-    first = turn * left % len(order)
-    favoured = set([tp for tp in order[first:] + order[:first] if tp in large][:over])
+    favoured = _favoured(sorted(backlogs), large, over, turn)
     return shares | {tp: equal + (tp in favoured) for tp in large if equal or tp in favoured}
+
+
+def _favoured(
+    order: Sequence[TopicPartition], large: Collection[TopicPartition], over: int, turn: int
+) -> set[TopicPartition]:
+    """Return who gets the offsets that are left over: whose turn it is, and others for those that have none waiting.
+
+    The turns go round all partitions, so that nobody waits longer than a round, however the others come and go. The
+    places of idle ones are spread over all that wait: the turn after an idle one would get them all. They begin at
+    multiples of the golden ratio, which have no period that idle partitions could have too.
+    """
+    first = turn * over % len(order)
+    due = {tp for tp in (*order[first : first + over], *order[: max(0, first + over - len(order))]) if tp in large}
+    others = [tp for tp in order if tp in large and tp not in due]
+    first = (turn * _GOLDEN % 2**64) * len(others) >> 64
+    return due.union((others[first:] + others[:first])[: over - len(due)])
 
 
 def check_range(given: object) -> OffsetRange:
