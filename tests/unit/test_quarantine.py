@@ -68,6 +68,16 @@ def test_what_stays_written_is_tried_after_the_bad_record_elsewhere_and_then_fro
         ("https://user:s3cret@host/path", "https://host/…"),
         ("amqps://user:s3cret@host", "amqps://host"),
         ("http://host", "http://host"),
+        ("https://user:s3'cret@host/a", "https://host/…"),
+        ("https://host/it's?key=1", "https://host/…"),
+        ("https://user:s3/cret@host/a", "https://…/…"),
+        ("https://user:12/cret@host/a", "https://…/…"),
+        ("redis://:s3?cret@host", "redis://…/…"),
+        ("https://user:s3#cret@host", "https://…/…"),
+        ("https://host/@me", "https://host/…"),
+        ("http://[::1]:9200/a", "http://[::1]:9200/…"),
+        ("mongodb://user:s3cret@one:1,two:2/db", "mongodb://one:1,two:2/…"),
+        ("http://host:9200:", "http://host:9200:"),
     ],
 )
 def test_of_a_url_a_letter_has_the_server_alone(url: str, told: str) -> None:

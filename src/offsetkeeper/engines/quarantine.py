@@ -65,7 +65,8 @@ _BEFORE = 3
 # A time in the years 1 to 9999, which Python knows, in milliseconds; with a day to spare for time zones.
 _IS_DATE = "timestamp between -62135510400000 and 253402214399999"
 # User and path may have a secret, and so may a query.
-_PATH = re.compile(r"(\w+://)(?:[^\s/?#'\"]*@)?([^\s/?#@'\"]+)([/?#][^\s'\"]*)?")
+_URL = re.compile(r"(\w+://)(?:[^\s/?#\"]*@)?([^\s/?#@'\"]+)([/?#](?:[^\s'\"]|'(?=\w))*)?")
+_SERVER = re.compile(r"(\[[\w:.%]*\]|[^:\[\]]*)(:\d*)?[:.,;)>]*")
 _ENTRIES = 50  # of the history, for each letter: starts and pieces that were dropped lie between letters
 _ENDS = {"commit", "rewind", "adopt"}  # of a row of letters; a reset is somebody's act
 
@@ -345,8 +346,14 @@ def pieces(ranges: Sequence[OffsetRange], at: Place | None) -> list[Ranges]:
 
 
 def without_paths(text: str) -> str:
-    """Return a text with the server alone of each URL."""
-    return _PATH.sub(lambda found: f"{found[1]}{found[2]}{'/…' if found[3] else ''}", text)
+    """Return a text with the server alone of each URL, and without it if it may be a user with a password."""
+    return _URL.sub(_server_alone, text)
+
+
+def _server_alone(url: re.Match[str]) -> str:
+    scheme, server, rest = url[1], url[2], url[3] or ""
+    clear = all(map(_SERVER.fullmatch, server.split(","))) and not (":" in server and "@" in rest)
+    return f"{scheme}{server if clear else '…'}{'/…' if rest else ''}"
 
 
 def others(held: Held, bad: OffsetRange, again: int = 0) -> list[Ranges]:
