@@ -13,6 +13,7 @@ import pytest
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused
 from offsetkeeper.kafka import KafkaCluster
@@ -188,6 +189,25 @@ def test_what_retention_and_a_cut_have_taken_is_counted_once() -> None:
     assert (stretch.left, stretch.lost, stretch.cut) == (a(10, 30), 15, 10)
     [stretch] = make_replay("g", [a(2, 9)], {}, FOUND, cuts={A: 4}).stretches
     assert (stretch.left.size, stretch.lost, stretch.cut) == (0, 7, 5)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 5, 20])
+def test_a_version_is_found_also_while_a_run_commits(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
+    """It was said not to be in the history: of that as many entries were read as there had been a moment before."""
+    group = Cut()
+    group.topic.partitions[0] = (0, 40, 40)
+    load = Ledger.load
+
+    def racing(ledger: Ledger) -> Snapshot:
+        found = load(ledger)
+        for at in range(6, 6 + commits):
+            group.commit(at, at + 1)
+        return found
+
+    reader = Ledger(group.ledger.store, "g")
+    monkeypatch.setattr(Ledger, "load", racing)
+    assert plan_replay_of(reader, group.cluster, 3).ranges == (a(0, 4),)
+    assert group.ledger.snapshot.version == 4 + commits
 
 
 @pytest.mark.parametrize("bad", [10, 15, 25, 29])

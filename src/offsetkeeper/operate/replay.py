@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Limit = int | datetime | None
+_MARGIN = 20  # changes that a run may make between reading the ledger and reading its history
 
 
 def plan_replay(
@@ -82,7 +83,7 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
         Refused: see `make_replay`.
     """
     snapshot = ledger.load()
-    entries = ledger.history(max(1, snapshot.version - version + 2))
+    entries = ledger.history(max(1, snapshot.version - version + 1 + _MARGIN))
     entry = next((each for each in entries if each.version == version), None)
     if entry is None or not entry.ranges:
         what = "is not in its history" if entry is None else f"was made by {entry.event}, not by a batch"
