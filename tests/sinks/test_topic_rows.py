@@ -185,7 +185,8 @@ def test_a_frame_that_does_not_fit_is_refused_by_its_columns(
     [
         ("2", "partition", r"column partition: a row has 2, but topic topic-\w+ has 2 partitions"),
         ("-1", "partition", "column partition: a row has -1"),
-        ("timestamp'1969-12-31'", "timestamp", "column timestamp: Kafka cannot store times before 1970"),
+        ("timestamp'1969-12-31'", "timestamp", "column timestamp: times up to 1970-01-01T00:00:00Z cannot be written"),
+        ("timestamp'1970-01-01 00:00:00Z'", "timestamp", "column timestamp: times up to 1970-01-01T00:00:00Z cannot"),
         (
             "array(cast((null, null) as struct<key: string, value: binary>))",
             "headers",

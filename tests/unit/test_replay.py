@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from offsetkeeper.core.batch import QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import Refused
+from offsetkeeper.errors import NotAllowed, Refused
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay import plan_replay, plan_replay_of
 from offsetkeeper.operate.replay_plan import Replay, make_replay, record_fields
@@ -189,6 +190,15 @@ def test_what_retention_and_a_cut_have_taken_is_counted_once() -> None:
     assert (stretch.left, stretch.lost, stretch.cut) == (a(10, 30), 15, 10)
     [stretch] = make_replay("g", [a(2, 9)], {}, FOUND, cuts={A: 4}).stretches
     assert (stretch.left.size, stretch.lost, stretch.cut) == (0, 7, 5)
+
+
+def test_a_version_that_has_nothing_to_read_again_is_told() -> None:
+    group, query = Cut(), "00000000-0000-0000-0000-000000000001"
+    group.ledger.place({}, queries={query: 0})
+    group.ledger.commit(group.ledger.batch([], QueryBatch(query, 0)))
+    for version, told in ((6, "was made by a batch of a query that had no records"), (5, "by place, not by a batch")):
+        with pytest.raises(NotAllowed, match=f"version {version} of group 'g' .*{told}"):
+            group.again(version)
 
 
 @pytest.mark.parametrize("commits", [0, 1, 5, 20])

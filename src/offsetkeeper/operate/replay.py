@@ -12,6 +12,7 @@ from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, first_ms
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.errors import NotAllowed, Refused, SettingsError
 from offsetkeeper.operate.earlier import positions_before
@@ -86,7 +87,7 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
     entries = ledger.history(max(1, snapshot.version - version + 1 + _MARGIN))
     entry = next((each for each in entries if each.version == version), None)
     if entry is None or not entry.ranges:
-        what = "is not in its history" if entry is None else f"was made by {entry.event}, not by a batch"
+        what = _no_ranges(entry)
         raise NotAllowed(f"version {version} of group {ledger.group!r} {what}: offsetkeeper history lists the versions")
     bounds = cluster.bounds_of_topics({r.topic for r in entry.ranges})
     at = snapshot.positions
@@ -95,6 +96,14 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
     cuts |= {tp: min(common, cuts.get(tp, common)) for tp, common in _cuts(cluster, read, bounds).items()}
     then = positions_before(entries, at, snapshot.version, version)
     return make_replay(ledger.group, entry.ranges, then, bounds, cuts)
+
+
+def _no_ranges(entry: Entry | None) -> str:
+    if entry is None:
+        return "is not in its history"
+    if entry.event == "commit":
+        return "was made by a batch of a query that had no records"
+    return f"was made by {entry.event}, not by a batch"
 
 
 def _cuts(cluster: Cluster, read: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:

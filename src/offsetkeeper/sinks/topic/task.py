@@ -198,8 +198,8 @@ def _milliseconds(column: pa.Array) -> pa.Array:
 
     found = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     least = pc.min(found).as_py()
-    if least is not None and least < 1:
-        raise RowMismatch(f"column timestamp: Kafka cannot store times before 1970; {_NOTHING}")
+    if least is not None and least < 1:  # the client takes 0 for the current time
+        raise RowMismatch(f"column timestamp: times up to 1970-01-01T00:00:00Z cannot be written to Kafka; {_NOTHING}")
     return found.fill_null(0)
 
 
