@@ -7,14 +7,18 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
 from offsetkeeper.core import model
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.mark import OutputMark, check_marks
 from offsetkeeper.core.model import MAX_ADOPTED, Landed, Snapshot
 from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkError, NotAllowed, Refused, SettingsError
+from offsetkeeper.operate import words
+from offsetkeeper.operate.forget import forget_command
 
 A = TopicPartition("a", 0)
 
@@ -215,3 +219,36 @@ def test_show_tells_what_outputs_have(ledger: Ledger) -> None:
     assert "was dropped by a reset" in shown
     assert "the next start asks its outputs whether they have it. Whatever they answer, it reads from the" in shown
     assert json.loads(run("offsetkeeper show 'my orders' --json"))["unsettled"]["lands_in"] == ["shop"]
+
+
+HYPHENS = ["-x", "-", "--", "--all-groups", "--version", "-x y"]
+
+
+@pytest.mark.parametrize("group", HYPHENS)
+def test_the_command_works_for_a_group_that_begins_with_a_hyphen(ledger: Ledger, group: str) -> None:
+    other = Ledger(ledger.store, group)
+    other.acquire()
+    other.place({A: Position(0)})
+    other.commit(other.batch([OffsetRange(*A, 0, 5)]))
+    other.release()
+    command = refused(other, OutputMark(9, "token", "digest"), MarkAhead)
+    assert "it will say batch 9" in run(command)
+    options, _, name = command.partition(" -- ")
+    assert run(f"{options} --execute -- {name}").endswith("Done.\n")
+    assert after(other).landed == {"shop": Landed(9)}
+    assert run(forget_command(group, A)).splitlines()[-1].startswith("Nothing was changed.")
+
+
+@pytest.mark.parametrize("group", [*HYPHENS, "orders", "my orders"])
+def test_each_printed_command_is_for_its_group_alone(group: str) -> None:
+    """`reset` of a group named `--all-groups` would address all groups."""
+    code = [piece.text for text in words.NEXT.values() for piece in words.pieces(text, group) if piece.code]
+    printed = [each for each in code if each.startswith("offsetkeeper ")]
+    printed += [forget_command(group, A), command("reset", group, "--topic a:0 --to-offset 5 --execute")]
+    assert len(printed) > 10
+    for each in printed:
+        _, name, *arguments = shlex.split(each)
+        found = get_command(app).commands[name].make_context(name, arguments).params  # type: ignore[attr-defined]
+        groups = found["group"] if "group" in found else found["groups"]
+        assert groups in (group, [group]), each
+        assert not found.get("all_groups")

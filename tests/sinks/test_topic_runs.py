@@ -150,7 +150,7 @@ def test_a_first_batch_whose_mark_expired_is_refused_until_an_operator_says_whet
     monkeypatch.setattr(environment, "now_ms", lambda: now_ms() + 8 * 86_400_000)
     with pytest.raises(MarkBehind, match="the batch was begun 8 d ago, and the output keeps a mark for 7 d") as told:
         run(lab, source, target)
-    assert f"--from-file, with the lines {source},0,1" in str(told.value)
+    assert f"--from-file FILE, with the lines {source},0,1" in str(told.value)
     assert values(lab.kafka.bootstrap, target) == ["a"]
     with lab.ledger() as ledger:
         if is_there:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Output
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.mark import named
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.errors import listed
@@ -76,7 +76,7 @@ def missed_text(group: str, output: str, commits: Sequence[Entry], entries: Sequ
     batches = f"batch {first}" if first == last else f"batches from {first} to {last}"
     whole = entries[-1].version == 1 or any(each.event == "commit" and each.sequence < first for each in entries)
     older = "" if whole else f"The history begins there: batches before {first} may be missing too. "
-    replay = f"offsetkeeper replay {shlex.quote(group)} --version {commits[0].version} --process module:function"
+    replay = command("replay", group, f"--version {commits[0].version} --process module:function")
     return (
         f"group {group!r}: {named(output)} has no mark of {batches}. A release committed them without this output, or "
         "had it under another name or without its mark. If such a release wrote them there, do nothing. Else they are "

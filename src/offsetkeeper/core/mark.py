@@ -35,6 +35,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.model import Landed, Snapshot
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch, listed
 
@@ -253,8 +254,8 @@ def _unknown(pending: Batch | None, output: str) -> str:
             f"positions behind them, as {listed(map(named, others), ', ')} may lack these records. "
         )
     return (
-        f"{unknown}first move the positions behind them, or they come twice: offsetkeeper reset "
-        f"{shlex.quote(pending.group)} --from-file, with the lines {ends}. "
+        f"{unknown}first move the positions behind them, or they come twice: "
+        f"{command('reset', pending.group, '--from-file FILE')}, with the lines {ends}. "
     )
 
 
@@ -290,5 +291,5 @@ def _told(group: str, output: str, mark: OutputMark | None, here: str, why: str,
 
 
 def _adoption(group: str, output: str, sequence: int) -> str:
-    option = f" --output {shlex.quote(output)}" if output else ""
-    return f"offsetkeeper adopt {shlex.quote(group)}{option} --sequence {sequence}"
+    option = f"--output {shlex.quote(output)} " if output else ""
+    return command("adopt", group, f"{option}--sequence {sequence}")

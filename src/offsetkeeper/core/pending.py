@@ -144,13 +144,13 @@ there.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
 from offsetkeeper.core.batch import Batch, Kind, Program
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import Guarantee, Having
 from offsetkeeper.core.offsets import Positions, TopicPartition
@@ -491,13 +491,14 @@ def _finishing(found: Situation) -> str:
 
 def _gone(found: Situation) -> str:
     """Return how the batch is dropped if the program that began it is gone: no position is moved in the end."""
-    group = shlex.quote(found.batch.group)
+    group = found.batch.group
     if found.batch.ranges:
         first = found.batch.ranges[0]
-        reset = f"offsetkeeper reset {group} --topic {first.topic}:{first.partition}"
-        way = f"{reset} --to-offset {first.end} --execute; then {reset} --to-offset {first.start} --execute"
+        scope = f"--topic {first.topic}:{first.partition}"
+        ways = (command("reset", group, f"{scope} --to-offset {at} --execute") for at in (first.end, first.start))
+        way = "; then ".join(ways)
     else:  # of a query with state, which had no records
-        way = f"offsetkeeper reset {group} --topic TOPIC:PARTITION --shift-by -1 --execute; then --shift-by 1"
+        way = f"{command('reset', group, '--topic TOPIC:PARTITION --shift-by -1 --execute')}; then --shift-by 1"
     return (
         f"If that program is gone, drop the batch by a reset, and go back by a second one, not by undo: {way}. Then "
         "start with Policies(pending='drop'). If that start misses batches of the old outputs, `offsetkeeper adopt` "

@@ -20,7 +20,6 @@ GIVEN_AGAIN       the user gave it to an earlier start too, and          always 
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds, Standing, cut_text, known_ids, seen_at, standing_of
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.identity import is_elsewhere
 from offsetkeeper.core.offsets import NO_POSITIONS, Position, Positions, TopicPartition, check_offset
@@ -457,7 +457,7 @@ def _to_start(group: str, stopping: Sequence[str], *, elsewhere: bool) -> str:
     each = ", ".join(f"{name} is {' or '.join(map(repr, known))}" for name, known in words.items())
     first, known = next(iter(words.items()))
     example = next((word for word in known if word != "keep"), known[0])  # the plan of "keep" counts nothing as lost
-    shown = f"offsetkeeper plan {shlex.quote(group)} --policy {first}={example}"
+    shown = command("plan", group, f"--policy {first}={example}")
     return (
         f"To start anyway, {address}give policies=Policies({', '.join(f'{name}=…' for name in words)}), where {each}: "
         f"'{shown}' shows what one does. Or give offsets for these partitions."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
@@ -15,7 +15,7 @@ from offsetkeeper.operate.scope import Scope
 
 def forget_command(group: str, tp: TopicPartition) -> str:
     """Return the command that takes out one position, for a shell."""
-    return f"offsetkeeper forget {shlex.quote(group)} {tp.topic}:{tp.partition}"
+    return command("forget", group, "", f"{tp.topic}:{tp.partition}")
 
 
 @dataclass(frozen=True, slots=True)

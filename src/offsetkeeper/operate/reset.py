@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, first_ms
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition
@@ -249,7 +249,7 @@ def _further(ledger: Ledger, entry: Entry) -> list[str]:
         notes.append(f"version {entry.version} took back version {undone}: this makes that change once more")
     stays = _standing([each for each in since if each.version != undone])
     if stays and stays[0].version > 1:
-        back = f"offsetkeeper rewind {shlex.quote(ledger.group)} --version {stays[0].version - 1}"
+        back = command("rewind", ledger.group, f"--version {stays[0].version - 1}")
         notes.append(f"an earlier reset stays: {_told(stays[0])}. To go back to before it: {back}")
     return notes
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.plan import Verdict
 from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.status import Status
 
+_COMMAND = re.compile(r"offsetkeeper ([a-z-]+) orders\b(.*)")
 MEANINGS: Mapping[Status, str] = {
     Status.LOSING_DATA: (
         "retention has deleted unread records, or the first unread one has used 90 % of its time in Kafka"
@@ -165,5 +166,5 @@ def first_step(status: Status | None, group: str) -> Sequence[Piece]:
 
 
 def _for(code: str, group: str) -> str:
-    quoted = shlex.quote(group)
-    return re.sub(r"(?<=\s)orders\b", lambda _: quoted, code) if group else code
+    found = _COMMAND.fullmatch(code) if group else None
+    return command(found[1], group, found[2].strip()) if found else code

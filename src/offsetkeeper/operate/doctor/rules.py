@@ -6,11 +6,11 @@ Each rule is one function. It gives no finding if a fact that it needs is unknow
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.kafka.replication import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
@@ -164,7 +164,7 @@ def _permissions(facts: Facts) -> Iterator[Finding]:
 
 
 def _topics_there(facts: Facts) -> Iterator[Finding]:
-    group = shlex.quote(facts.standing.group) if facts.standing else "GROUP"
+    group = facts.standing.group if facts.standing else "GROUP"
     for topic in _topics(facts):
         if not topic.exists:
             what = "the topic does not exist in Kafka" + ", but the group has positions of it" * topic.read
@@ -179,9 +179,8 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
             yield Finding("another-cluster", ERROR, f"topic {topic.topic}", what, remedy)
         elif topic.recreated:
             what = "it was deleted and created again since the group read it: the stored offsets now mean other records"
-            remedy = (
-                f"offsetkeeper reset {group} --topic {topic.topic} --to-earliest, or Policies(recreated='beginning')"
-            )
+            reset = command("reset", group, f"--topic {topic.topic} --to-earliest")
+            remedy = f"{reset}, or Policies(recreated='beginning')"
             yield Finding("topic-recreated", ERROR, f"topic {topic.topic}", what, remedy)
         elif topic.beyond:
             what = f"{topic.beyond} positions are beyond the end of their partition: runs are refused, nothing is read"
