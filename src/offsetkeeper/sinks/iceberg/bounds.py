@@ -18,6 +18,8 @@ NO_ID = -1
 """Stands for a column of a Parquet file that has no id of Iceberg: another program has added the file."""
 
 _ID = b"PARQUET:field_id"
+_MOST_KNOWN = 100_000  # files
+_known: dict[str, set[int]] = {}  # by path: a file never changes, and a table may have many
 
 
 def data_files(metadata: TableMetadata, rows: pa.Table, io: Any) -> list[DataFile]:
@@ -39,10 +41,18 @@ def data_files(metadata: TableMetadata, rows: pa.Table, io: Any) -> list[DataFil
 def unbounded(file: DataFile, io: Any) -> set[int]:
     """Return the ids of the columns whose bounds may be wrong; `NO_ID` is of one without an id.
 
-    Only a file with several row groups is opened. Columns within others have no bounds.
+    Only a file with several row groups is opened, once in a process. Columns within others have no bounds.
     """
     if file.file_format != FileFormat.PARQUET or len(file.split_offsets or ()) == 1:
         return set()
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    if file.file_path not in _known:
+        _known[file.file_path] = _read_unbounded(file, io)
+    return _known[file.file_path]
+
+
+def _read_unbounded(file: DataFile, io: Any) -> set[int]:
     with io.new_input(file.file_path).open() as opened:
         footer = pq.read_metadata(opened)
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
