@@ -110,7 +110,7 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
             "pipeline": {"group": "once"},
             "process": noting(settings["notes"]),
             "query": once,
-            "on_mismatch": OnMismatch(state="rebuild"),
+            "on_mismatch": OnMismatch(state="rebuild", unchanged=True),
         },
     }
     return {"trigger": {"availableNow": True}} | known[order]

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from offsetkeeper import Batch, OnMismatch, Policies
+from offsetkeeper import Batch, OnMismatch, Policies, TopicPartition
 from offsetkeeper.checkpoint.first_batch import SETTINGS
 from offsetkeeper.engines import rebuild
 from offsetkeeper.errors import CheckpointMismatch, SettingsError
@@ -65,20 +65,23 @@ def produce(lab: StructuredLab, name: str, minute: int, rng: random.Random) -> N
                 lab.produce(name, rng.choice("abc"), partition=partition, timestamp_ms=at)
 
 
-@pytest.mark.parametrize("query", [by_minute, sliding, once])
+@pytest.mark.parametrize(
+    ("query", "output_mode"), [(by_minute, "append"), (sliding, "append"), (once, "append"), (by_minute, "update")]
+)
 def test_a_query_that_loses_its_checkpoint_writes_what_one_without_a_loss_writes(
-    query: Any, either: StructuredLab, topic: NewTopic
+    query: Any, output_mode: str, either: StructuredLab, topic: NewTopic
 ) -> None:
     """Twice, and the second time as soon as the state is built again. Late records stay late."""
     lab, rng = either, random.Random(4)  # noqa: S311 - the same each time
     name, lost, whole = topic(_PARTITIONS, FOR_EVER), Lines(), Lines()
-    twin = {"query": query, "group": "whole", "checkpoint": str(lab.checkpoint.parent / "whole")}
+    both: dict[str, Any] = {"query": query, "output_mode": output_mode}
+    same = OnMismatch(state="rebuild", unchanged=(query, output_mode) in {(once, "append"), (by_minute, "update")})
     for minute in range(7):
         produce(lab, name, minute, rng)
         if minute in {3, 4, 5}:
             lab.delete_checkpoint()
-        lab.follow(name, lost, query=query, on_mismatch=REBUILD)
-        lab.follow(name, whole, **twin)
+        lab.follow(name, lost, on_mismatch=same, **both)
+        lab.follow(name, whole, group="whole", checkpoint=str(lab.checkpoint.parent / "whole"), **both)
     assert sorted(lost.lines) == sorted(whole.lines)
     assert len(lost.lines) > 5
 
@@ -225,6 +228,25 @@ def test_a_changed_query_begins_with_whole_windows(lab: StructuredLab, topic: Ne
     lab.follow(name, lines, query=sliding, on_mismatch=REBUILD)
     counts = [int(line.split()[-1]) for line in lines.lines[2:]]
     assert counts == [1] * 4  # one window of three minutes with minute 2, three with minute 5
+
+
+@pytest.mark.parametrize(("query", "output_mode"), [(by_minute, "update"), (once, "append")])
+def test_a_changed_query_that_emits_before_its_windows_end_is_refused(
+    query: Any, output_mode: str, lab: StructuredLab, topic: NewTopic
+) -> None:
+    """What is read again is dropped, and the output has none of it: no later record would bring it."""
+    name, lines = topic(1, FOR_EVER), Lines()
+    for minute in (0, 2):
+        lab.produce(name, "a", "b", timestamp_ms=HOUR_MS + minute * 60_000)
+        lab.follow(name, Lines(), query=hourly)
+    lab.delete_checkpoint()
+    before = lab.snapshot()
+    how: dict[str, Any] = {"query": query, "output_mode": output_mode}
+    with pytest.raises(CheckpointMismatch, match=rf"({output_mode}|dropDuplicates) emits .* unchanged=True"):
+        lab.follow(name, lines, on_mismatch=REBUILD, **how)
+    assert lab.snapshot() == before
+    lab.follow(name, lines, offsets={TopicPartition(name, 0): 0}, **how)
+    assert sorted(line[0] for line in lines.lines) == ["a", "a", "b", "b"]
 
 
 def own_time(records: DataFrame) -> DataFrame:

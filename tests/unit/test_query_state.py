@@ -34,7 +34,7 @@ def test_windows_and_event_times_end(mark: str) -> None:
     assert query_state(known) == QueryState(90.0, in_kafka=True)
     assert query_state(explained(BY_WINDOW, SLIDING, MARK, SOURCE, mark=mark)) == QueryState(90.0, in_kafka=True)
     once = explained("Deduplicate [value#2, timestamp#6-T60000ms]", MARK, SOURCE, mark=mark)
-    assert query_state(once) == QueryState(0.0, in_kafka=True)
+    assert query_state(once) == QueryState(0.0, in_kafka=True, at_once=True)
 
 
 def test_an_event_time_of_its_own_is_not_that_of_kafka() -> None:
@@ -48,7 +48,9 @@ def test_the_clock_may_be_asked_after_the_state_and_a_time_that_is_never_null_ma
     stamped = explained("Project [current_timestamp() AS at#1]", BY_WINDOW, WINDOW, MARK, SOURCE)
     assert query_state(stamped) == QueryState(90.0, in_kafka=True)
     own = ("EventTimeWatermark at#9: timestamp, 1 m", "Filter isnotnull(at#9)", SOURCE)
-    assert query_state(explained("Deduplicate [value#2, at#9-T60000ms]", *own)) == QueryState(0.0, in_kafka=False)
+    assert query_state(explained("Deduplicate [value#2, at#9-T60000ms]", *own)) == QueryState(
+        0.0, in_kafka=False, at_once=True
+    )
 
 
 def test_a_length_that_is_not_told_is_not_guessed() -> None:

@@ -26,7 +26,7 @@ from offsetkeeper.engines.checkpoint_match import (
     reconcile,
 )
 from offsetkeeper.engines.read_before import read_before
-from offsetkeeper.engines.rebuild import NO_WATERMARK
+from offsetkeeper.engines.rebuild import NO_WATERMARK, Reach, check_emitted
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.errors import CheckpointMismatch, listed
 
@@ -45,11 +45,13 @@ class CheckpointGuard:
         asked: the settings of the query.
         spark: the session; it reads the checkpoint.
         ledger: ledger of the group, loaded.
+        reach: which records the state can be built again from, if it was asked for and the checkpoint had no batch.
     """
 
     asked: QueryRun
     spark: SparkSession
     ledger: Ledger
+    reach: Reach | None = None
 
     def query(self) -> str | None:
         """See `Guard.query`."""
@@ -77,7 +79,7 @@ class CheckpointGuard:
             self._check_waiting(log, newest, waiting)
         # A query that began its first batch is counted; where it is not, a query without state may have planned it.
         if newest is None or (newest == (0, False) and self._counted(log, queries) is None):
-            self._check_state(plan, rebuilds=newest is None and self.asked.on_mismatch.state == "rebuild")
+            self._check_state(plan, self.reach if newest is None else None)
         if newest is None:
             return
         following = newest[0] + newest[1]
@@ -153,14 +155,15 @@ class CheckpointGuard:
         """Return the history up to the ledger that was loaded, newest first."""
         return [entry for entry in self.ledger.history(_HISTORY) if entry.version <= self.ledger.snapshot.version]
 
-    def _check_state(self, plan: Plan, *, rebuilds: bool) -> None:
+    def _check_state(self, plan: Plan, reach: Reach | None) -> None:
         asked, found = self.asked, self.ledger.snapshot
         watermark_ms = found.watermark_ms or (found.pending.watermark_ms if found.pending else None)
         if not asked.stateful or asked.on_mismatch.state == "empty":
             return
         rows = self.lacks(plan)
-        if rows and rebuilds and watermark_ms:
+        if rows and reach and watermark_ms:
             _check_still(plan, asked.place)
+            check_emitted(asked, reach.early)
         elif rows:
             places = [
                 f"{row.topic_partition}: "

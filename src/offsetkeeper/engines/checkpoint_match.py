@@ -87,6 +87,9 @@ class OnMismatch:
             most it is ahead of that.
         read_all: with "rebuild": that the query has read all records of these windows, where the ledger's history is
             too short to show it.
+        unchanged: with "rebuild": that the query that committed last is this one, in this output mode. Output mode
+            update and `dropDuplicates` need it: they emit a result before its window ends, and what is read again is
+            dropped. Of another query the output lacks it. Give it for one start, and not in the program.
     """
 
     hole: Literal["stop", "follow"] = "stop"
@@ -94,6 +97,7 @@ class OnMismatch:
     window_s: float | None = None
     ahead_s: float | None = None
     read_all: bool = False
+    unchanged: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown words."""
@@ -106,8 +110,9 @@ class OnMismatch:
                 raise SettingsError(f"{name}={seconds!r}: use a number of seconds from 0 on")
             if seconds is not None and self.state != "rebuild":
                 raise SettingsError(f"{name} goes with state='rebuild'")
-        if self.read_all and self.state != "rebuild":
-            raise SettingsError("read_all goes with state='rebuild'")
+        for name, word in (("read_all", self.read_all), ("unchanged", self.unchanged)):
+            if word and self.state != "rebuild":
+                raise SettingsError(f"{name} goes with state='rebuild'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,12 +62,12 @@ def _open_stream(engine: Loop, asked: QueryRun, query: Builder | None, output_mo
     asked = _with_reader(engine, asked)
     check_workers(engine.spark, asked.run.worker_modules, asked.run.worker_variables)
     guard = CheckpointGuard(asked, engine.spark, engine.ledger)
-    rebuilds = asked.on_mismatch.state == "rebuild" and guard.begins()
-    reach = rebuild.reach_s(asked, engine.spark, query, output_mode) if rebuilds else 0.0  # before the group is taken
+    if asked.on_mismatch.state == "rebuild" and guard.begins():
+        guard = replace(guard, reach=rebuild.reach(asked, engine.spark, query, output_mode))
     plan = engine.take(guard)
     try:
-        if rebuilds and guard.begins() and guard.lacks(plan):
-            rebuild.begin(asked, engine.spark, engine.ledger, plan, reach, guard.history())
+        if guard.reach is not None and guard.begins() and guard.lacks(plan):
+            rebuild.begin(asked, engine.spark, engine.ledger, plan, guard.reach.seconds, guard.history())
         return _stream(engine, asked, plan)
     except BaseException:
         release(engine.ledger)

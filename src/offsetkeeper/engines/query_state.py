@@ -44,10 +44,12 @@ class QueryState:
         reach_s: how far before the watermark it reaches, in seconds: the length of its windows; None if Spark's text
             does not tell it.
         in_kafka: whether its event time is the timestamp of the record in Kafka.
+        at_once: whether it emits a result when the first record of it comes, in each output mode.
     """
 
     reach_s: float | None
     in_kafka: bool
+    at_once: bool = False
 
 
 def query_state(explained: str) -> QueryState:
@@ -90,7 +92,7 @@ def query_state(explained: str) -> QueryState:
     alone = timed[0].partition("-T")[0] == column
     if alone and not in_kafka and not any(f"isnotnull({column}" in rest for rest in below):
         raise _refused(f"a row without {event_time[0]} stays in its state for ever: filter these out")
-    return QueryState(0.0 if alone else _window_s(timed[0], below), in_kafka)
+    return QueryState(0.0 if alone else _window_s(timed[0], below), in_kafka, keeps[0][0] == "Deduplicate")
 
 
 def _plan_nodes(explained: str) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.checkpoint.files import WritableFolder
 from offsetkeeper.checkpoint.first_batch import SETTINGS, first_batch
@@ -42,10 +42,22 @@ NO_WATERMARK = (
 _ELSE = "give offsets= to build new state from there, or OnMismatch(state='empty')"
 
 
-def reach_s(
+class Reach(NamedTuple):
+    """Which records a state is built again from, and whether the output has their results already.
+
+    Attributes:
+        seconds: how far before the watermark, by timestamps in Kafka, records of open windows may be.
+        early: why the query emits a result before its window ends; empty if it does not.
+    """
+
+    seconds: float
+    early: str = ""
+
+
+def reach(
     asked: QueryRun, spark: SparkSession, query: Callable[[DataFrame], DataFrame] | None, output_mode: str
-) -> float:
-    """Return how many seconds before the watermark, by timestamps in Kafka, records of open windows may be.
+) -> Reach:
+    """Return which records the state of a query can be built again from.
 
     Args:
         asked: the settings of the query.
@@ -79,11 +91,27 @@ def reach_s(
             "the event time of the query is not the column timestamp of the records, and Kafka finds records by that "
             "one: give OnMismatch(state='rebuild', ahead_s=…), by how many seconds at most an event time is ahead of it"
         )
-    return window + (wish.ahead_s or 0)
+    early = "dropDuplicates" if found.at_once else "output mode update" if output_mode.lower() == "update" else ""
+    return Reach(window + (wish.ahead_s or 0), early)
+
+
+def check_emitted(asked: QueryRun, early: str) -> None:
+    """Check that the output has the results of open windows, where the query emits them before the windows end.
+
+    Raises:
+        CheckpointMismatch: no one says so.
+    """
+    if early and not asked.on_mismatch.unchanged:
+        raise CheckpointMismatch(
+            f"the state of {asked.place} cannot be rebuilt for sure: {early} emits a result before its window ends, "
+            "and the results of the records that are read again are dropped, because the output has them. Of another "
+            "query, or another output mode, it has not. OnMismatch(state='rebuild', unchanged=True) says that the "
+            f"query that committed last is this one, in this output mode; or {_ELSE}"
+        )
 
 
 def begin(
-    asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reach: float, history: Sequence[Entry]
+    asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reach_s: float, history: Sequence[Entry]
 ) -> None:
     """Plan the first batch of a new checkpoint, which builds the state again, and count it as done in the ledger.
 
@@ -92,7 +120,7 @@ def begin(
         spark: the session.
         ledger: ledger of the group, owned.
         plan: the plan of the start; its positions are in the ledger.
-        reach: as `reach_s` returns it.
+        reach_s: the seconds of `reach`.
         history: the ledger's history, newest first.
 
     Raises:
@@ -112,7 +140,7 @@ def begin(
             f"{asked.place} has no batch, but files in {old[0]}: delete the folder, and start again"
         )
     ends = {row.topic_partition: ledger.snapshot.positions[row.topic_partition].offset for row in _read(plan)}
-    starts = _unbroken(asked, history, _starts(asked, plan, ends, watermark_ms - int(reach * 1000) - 1), ends)
+    starts = _unbroken(asked, history, _starts(asked, plan, ends, watermark_ms - int(reach_s * 1000) - 1), ends)
     query_id = str(uuid.UUID(hex=environment.token(16), version=4))
     metadata: dict[str, Any] = {
         "batchWatermarkMs": watermark_ms,
