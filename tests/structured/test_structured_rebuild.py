@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from offsetkeeper import Batch, OnMismatch, Policies, TopicPartition
+from offsetkeeper import Batch, Ledger, OnMismatch, Policies, TopicPartition, open_store
+from offsetkeeper.checkpoint import LocalFiles
 from offsetkeeper.checkpoint.first_batch import SETTINGS
+from offsetkeeper.core.model import Snapshot
 from offsetkeeper.engines import rebuild
+from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.errors import CheckpointMismatch, SettingsError
 from structured.lab import StructuredLab, fail
 
@@ -172,6 +176,69 @@ def test_a_batch_that_was_begun_is_dropped_before_the_state_is_built_again(lab: 
         lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD)
     lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD, policies=Policies(pending="drop"))
     assert sorted(line.split()[0] + line.split()[-1] for line in lines.lines) == ["a1", "a2", "b1", "b1"]
+
+
+def lost_with_a_pending_batch(lab: StructuredLab, name: str, process: Any = fail) -> Snapshot:
+    """Begin a batch whose output fails, lose the checkpoint, and let another run take the group; return the ledger."""
+    lab.produce(name, "a", timestamp_ms=HOUR_MS + 5 * 60_000)
+    lab.produce(name, "c", timestamp_ms=HOUR_MS + 10 * 60_000)
+    with pytest.raises(RuntimeError, match="the output is away"):
+        lab.follow(name, process, query=by_minute, attempts=1)
+    lab.delete_checkpoint()
+    with closing(open_store(lab.store)) as store:
+        lives = Ledger(store, "group")
+        lives.load()
+        lives.acquire("run")
+    before = lab.snapshot()
+    assert before.owner is not None
+    assert before.pending is not None
+    assert before.pending.watermark_ms
+    return before
+
+
+def test_a_refused_rebuild_fences_no_run_and_drops_no_batch(
+    lab: StructuredLab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, lines = topic(1, FOR_EVER), Lines()
+    for minute in (0, 5):
+        lab.produce(name, "a", "b", timestamp_ms=HOUR_MS + minute * 60_000)
+        lab.follow(name, lines, query=by_minute)
+    before = lost_with_a_pending_batch(lab, name)
+
+    def refused(why: str, kind: type[Exception] = CheckpointMismatch) -> None:
+        with pytest.raises(kind, match=why):
+            lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD, policies=Policies(pending="drop"))
+        assert lab.snapshot() == before
+        assert not lab.batch_ids()
+
+    (lab.checkpoint / "state").mkdir(parents=True)
+    (lab.checkpoint / "state" / "left").write_text("", "utf-8")
+    refused("files in state: delete the folder")
+    lab.delete_checkpoint()
+    with monkeypatch.context() as here:
+        here.setattr(CheckpointGuard, "history", lambda _: [])
+        refused("the history is too short")
+    with monkeypatch.context() as here:
+        here.delattr(LocalFiles, "write")
+        refused("can only be read from here", SettingsError)
+    lab.delete_records(name, 3)
+    refused("Kafka holds no record before 2023")
+
+
+def test_a_refused_rebuild_leaves_the_only_batch_that_has_a_watermark(lab: StructuredLab, topic: NewTopic) -> None:
+    """To drop it would take away what the state is built from."""
+    name, lines = topic(1, FOR_EVER), Lines()
+
+    def keep_once(frame: DataFrame, batch: Batch) -> None:
+        lines(frame, batch)
+        if batch.sequence > 1:
+            fail(frame, batch)
+
+    before = lost_with_a_pending_batch(lab, name, keep_once)
+    assert before.watermark_ms is None
+    with pytest.raises(CheckpointMismatch, match="The ledger has no watermark"):
+        lab.follow(name, lines, query=by_minute, on_mismatch=REBUILD, policies=Policies(pending="drop"))
+    assert lab.snapshot() == before
 
 
 def test_no_record_is_counted_that_the_lost_query_has_not_read(lab: StructuredLab, topic: NewTopic) -> None:

@@ -9,8 +9,9 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.batch import Batch, Queries, QueryBatch, check_query
 from offsetkeeper.core.duration import time_text
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.model import Count, Entry, Move, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Positions
+from offsetkeeper.core.pending import Fate
 from offsetkeeper.core.plan import Plan, PlanRow
 from offsetkeeper.engines.checkpoint_match import (
     NEW_STATE,
@@ -26,7 +27,7 @@ from offsetkeeper.engines.checkpoint_match import (
     reconcile,
 )
 from offsetkeeper.engines.read_before import read_before
-from offsetkeeper.engines.rebuild import NO_WATERMARK, Reach, check_emitted
+from offsetkeeper.engines.rebuild import NO_WATERMARK, Reach, read_again
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.errors import CheckpointMismatch, listed
 
@@ -64,7 +65,7 @@ class CheckpointGuard:
         """See `Guard.begins`."""
         return self._log({}).newest() is None
 
-    def check(self, plan: Plan, positions: Positions, queries: Queries, waiting: Batch | None) -> None:
+    def check(self, plan: Plan, then: Snapshot, fate: Fate | None) -> None:
         """See `Guard.check`.
 
         Raises:
@@ -72,14 +73,16 @@ class CheckpointGuard:
                 batches of the query, the ledger has no position and would begin after the checkpoint, or the pending
                 batch is not the one that the checkpoint runs next.
             CorruptStore: a file of the checkpoint is not what Spark writes.
+            See `rebuild.read_again`, if the state is to be rebuilt.
         """
+        positions, queries = then.positions, then.queries
         log = self._log(positions)
         newest = log.newest()
-        if waiting is not None:
-            self._check_waiting(log, newest, waiting)
+        if then.pending is not None and fate is Fate.WAIT:
+            self._check_waiting(log, newest, then.pending)
         # A query that began its first batch is counted; where it is not, a query without state may have planned it.
         if newest is None or (newest == (0, False) and self._counted(log, queries) is None):
-            self._check_state(plan, self.reach if newest is None else None)
+            self._check_state(plan, then, fate, self.reach if newest is None else None)
         if newest is None:
             return
         following = newest[0] + newest[1]
@@ -155,15 +158,25 @@ class CheckpointGuard:
         """Return the history up to the ledger that was loaded, newest first."""
         return [entry for entry in self.ledger.history(_HISTORY) if entry.version <= self.ledger.snapshot.version]
 
-    def _check_state(self, plan: Plan, reach: Reach | None) -> None:
-        asked, found = self.asked, self.ledger.snapshot
-        watermark_ms = found.watermark_ms or (found.pending.watermark_ms if found.pending else None)
+    def _coming(self, plan: Plan, then: Snapshot, fate: Fate | None) -> list[Entry]:
+        """Return what the start adds to the history before the query begins, newest first."""
+        stored = {row.topic_partition: row.stored for row in plan.rows}
+        placed = {tp: Move(stored[tp], at) for tp, at in plan.places.items()}
+        entries = [Entry(then.version, "place", "", 0, "", moves=placed)]
+        if then.pending is not None and fate in {Fate.FINISH, Fate.COUNT}:
+            query, ranges = then.pending.query, then.pending.ranges
+            counts = {query.query: Count(query.number, query.number + 1)} if query else {}
+            entries.append(Entry(then.version, "commit", "", 0, "", ranges=ranges, counts=counts))
+        return entries
+
+    def _check_state(self, plan: Plan, then: Snapshot, fate: Fate | None, reach: Reach | None) -> None:
+        asked, watermark_ms = self.asked, then.watermark_ms
         if not asked.stateful or asked.on_mismatch.state == "empty":
             return
         rows = self.lacks(plan)
         if rows and reach and watermark_ms:
             _check_still(plan, asked.place)
-            check_emitted(asked, reach.early)
+            read_again(asked, self.spark, plan, then, reach, [*self._coming(plan, then, fate), *self.history()])
         elif rows:
             places = [
                 f"{row.topic_partition}: "
@@ -172,7 +185,7 @@ class CheckpointGuard:
             ]
             raise CheckpointMismatch(
                 f"{asked.place} has no batch that is done, so the query would start with empty state, but group "
-                f"{found.group!r} has, or had, positions that this query has not committed:\n  {listed(places)}\n"
+                f"{then.group!r} has, or had, positions that this query has not committed:\n  {listed(places)}\n"
                 f"Results would lack the records before them. {_watermark_text(watermark_ms)}Start with the checkpoint "
                 "that has the state; or give offsets= for each of these partitions, to read again from there and build "
                 "new state; or give on_mismatch=OnMismatch(state='empty') to begin with empty state, which costs "

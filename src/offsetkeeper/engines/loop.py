@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.batch import Batch, Queries, after, counted_after
+from offsetkeeper.core.batch import Batch, after, counted_after
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import RUN, START, Snapshot
-from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition, digest_of
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition, digest_of
 from offsetkeeper.core.pending import Fate
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.batches import Batches
@@ -68,14 +68,14 @@ class Guard(Protocol):
         """Whether the checkpoint has no batch, so that the query begins anew."""
         ...
 
-    def check(self, plan: Plan, positions: Positions, queries: Queries, waiting: Batch | None) -> None:
+    def check(self, plan: Plan, then: Snapshot, fate: Fate | None) -> None:
         """Check that the checkpoint matches the ledger.
 
         Args:
             plan: the plan of the start.
-            positions: the ledger's positions when the query starts.
-            queries: the ledger's numbers of queries' batches when the query starts.
-            waiting: the pending batch, if the query must run it again.
+            then: the ledger with the positions, the queries' numbers and the watermark that it has when the query
+                starts.
+            fate: what becomes of the pending batch; None without one.
 
         Raises:
             CheckpointMismatch: the checkpoint does not match.
@@ -180,17 +180,17 @@ class Loop:
 
         It raises the error that forbids a start.
         """
-        pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
-        queries = self.ledger.snapshot.queries
+        found = self.ledger.snapshot
+        pending = found.pending
         again, given = self._given(guard)
         query = None if guard is None else guard.query()
         fate = self.batches.fate(query, given.keys())
         if pending is not None and fate in {Fate.FINISH, Fate.COUNT}:
-            positions, queries = after(pending, positions), counted_after(pending, queries)
-        found = replace(self.ledger.snapshot, positions=positions, given=again)
-        plan = self._plan(found, given).check()
+            done = after(pending, found.positions), counted_after(pending, found.queries)
+            found = replace(found, positions=done[0], queries=done[1], watermark_ms=pending.watermark_ms)
+        plan = self._plan(replace(found, given=again), given).check()
         if guard is not None:
-            guard.check(plan, {**positions, **plan.places}, queries, pending if fate is Fate.WAIT else None)
+            guard.check(plan, replace(found, positions={**found.positions, **plan.places}), fate)
         return fate, query, plan, given
 
     def _given(self, guard: Guard | None) -> tuple[tuple[str, ...], Offsets]:

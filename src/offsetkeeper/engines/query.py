@@ -67,7 +67,7 @@ def _open_stream(engine: Loop, asked: QueryRun, query: Builder | None, output_mo
     plan = engine.take(guard)
     try:
         if guard.reach is not None and guard.begins() and guard.lacks(plan):
-            rebuild.begin(asked, engine.spark, engine.ledger, plan, guard.reach.seconds, guard.history())
+            rebuild.begin(asked, engine.spark, engine.ledger, plan, guard.reach, guard.history())
         return _stream(engine, asked, plan)
     except BaseException:
         release(engine.ledger)

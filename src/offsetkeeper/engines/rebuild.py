@@ -21,7 +21,7 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core import environment
 from offsetkeeper.core.duration import time_text
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry
+from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.query_state import query_state
@@ -95,7 +95,52 @@ def reach(
     return Reach(window + (wish.ahead_s or 0), early)
 
 
-def check_emitted(asked: QueryRun, early: str) -> None:
+class Again(NamedTuple):
+    """Which records the first batch of the new checkpoint reads.
+
+    Attributes:
+        starts, ends: its offsets.
+        gone: why records of open windows may be deleted, if a policy accepts that; else empty.
+    """
+
+    starts: Offsets
+    ends: Offsets
+    gone: str
+
+
+def read_again(
+    asked: QueryRun, spark: SparkSession, plan: Plan, found: Snapshot, reach: Reach, history: Sequence[Entry]
+) -> Again:
+    """Return which records build the state again. Nothing is changed.
+
+    Args:
+        asked: the settings of the query; its checkpoint has no batch.
+        spark: the session.
+        plan: the plan of the start.
+        found: the ledger when the query starts.
+        reach: as `reach` returns it.
+        history: the ledger's history up to then, newest first.
+
+    Raises:
+        CheckpointMismatch: the ledger has no watermark, Kafka may have deleted records of open windows, the history
+            does not show that the query has read them, or the output may lack what is dropped.
+        SettingsError: the checkpoint cannot be written from here.
+        BrokerUnavailable, NotAuthorized, UnknownTopic: see `errors`.
+    """
+    _check_emitted(asked, reach.early)
+    folder = _folder(asked, spark)
+    if found.watermark_ms is None:
+        raise CheckpointMismatch(f"{asked.place} has no batch. {NO_WATERMARK}. Instead {_ELSE}")
+    if old := [name for name in ("commits", "state") if folder.names(name)]:
+        raise CheckpointMismatch(
+            f"{asked.place} has no batch, but files in {old[0]}: delete the folder, and start again"
+        )
+    ends = {row.topic_partition: found.positions[row.topic_partition].offset for row in _read(plan)}
+    starts, gone = _starts(asked, plan, ends, found.watermark_ms - int(reach.seconds * 1000) - 1)
+    return Again(_unbroken(asked, history, starts, ends), ends, gone)
+
+
+def _check_emitted(asked: QueryRun, early: str) -> None:
     """Check that the output has the results of open windows, where the query emits them before the windows end.
 
     Raises:
@@ -111,7 +156,7 @@ def check_emitted(asked: QueryRun, early: str) -> None:
 
 
 def begin(
-    asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reach_s: float, history: Sequence[Entry]
+    asked: QueryRun, spark: SparkSession, ledger: Ledger, plan: Plan, reach: Reach, history: Sequence[Entry]
 ) -> None:
     """Plan the first batch of a new checkpoint, which builds the state again, and count it as done in the ledger.
 
@@ -120,27 +165,17 @@ def begin(
         spark: the session.
         ledger: ledger of the group, owned.
         plan: the plan of the start; its positions are in the ledger.
-        reach_s: the seconds of `reach`.
+        reach: as `reach` returns it.
         history: the ledger's history, newest first.
 
     Raises:
-        CheckpointMismatch: the ledger has no watermark, or Kafka may have deleted records of open windows.
-        SettingsError: the checkpoint cannot be written from here.
         StoreUnavailable, Refused: the folder of the checkpoint cannot be written.
-        BrokerUnavailable, NotAuthorized, UnknownTopic: see `errors`.
+        See `read_again`: the guard has asked it before the group was taken, and what it found may have changed since.
     """
-    folder = asked.open_folder(spark, asked.checkpoint)
-    if not isinstance(folder, WritableFolder):
-        raise SettingsError(f"{asked.place} can only be read from here, so no state can be rebuilt: {_ELSE}")
-    watermark_ms = ledger.snapshot.watermark_ms
-    if watermark_ms is None:
-        raise CheckpointMismatch(f"{asked.place} has no batch. {NO_WATERMARK}. Instead {_ELSE}")
-    if old := [name for name in ("commits", "state") if folder.names(name)]:
-        raise CheckpointMismatch(
-            f"{asked.place} has no batch, but files in {old[0]}: delete the folder, and start again"
-        )
-    ends = {row.topic_partition: ledger.snapshot.positions[row.topic_partition].offset for row in _read(plan)}
-    starts = _unbroken(asked, history, _starts(asked, plan, ends, watermark_ms - int(reach_s * 1000) - 1), ends)
+    starts, ends, gone = read_again(asked, spark, plan, ledger.snapshot, reach, history)
+    if gone:
+        log.warning("group %r: %s", ledger.group, gone)
+    folder, watermark_ms = _folder(asked, spark), ledger.snapshot.watermark_ms or 0
     query_id = str(uuid.UUID(hex=environment.token(16), version=4))
     metadata: dict[str, Any] = {
         "batchWatermarkMs": watermark_ms,
@@ -172,12 +207,21 @@ def started(asked: QueryRun, spark: SparkSession, positions: Positions) -> Posit
     }
 
 
+def _folder(asked: QueryRun, spark: SparkSession) -> WritableFolder:
+    folder = asked.open_folder(spark, asked.checkpoint)
+    if not isinstance(folder, WritableFolder):
+        raise SettingsError(f"{asked.place} can only be read from here, so no state can be rebuilt: {_ELSE}")
+    return folder
+
+
 def _read(plan: Plan) -> list[Any]:
     return [row for row in plan.rows if row.start is not None]
 
 
-def _starts(asked: QueryRun, plan: Plan, ends: dict[TopicPartition, int], since_ms: int) -> dict[TopicPartition, int]:
-    """Return the first offset of each partition whose record may be of an open window."""
+def _starts(
+    asked: QueryRun, plan: Plan, ends: dict[TopicPartition, int], since_ms: int
+) -> tuple[dict[TopicPartition, int], str]:
+    """Return the first offset of each partition whose record may be of an open window, and `gone` of `Again`."""
     cluster = asked.run.cluster
     found = asked.run.pace.patiently(BrokerUnavailable, lambda: cluster.offsets_for_times(ends, max(0, since_ms)))
     starts = {tp: min(found[tp], end) for tp, end in ends.items()}
@@ -185,16 +229,16 @@ def _starts(asked: QueryRun, plan: Plan, ends: dict[TopicPartition, int], since_
     gone = [tp for tp, start in sorted(starts.items()) if 0 < start <= begins.get(tp, 0)]
     # Of those that Kafka no longer has, all records are gone.
     gone += [row.topic_partition for row in plan.rows if row.start is None and row.stored is not None]
-    if gone:
-        since = time_text(max(0, since_ms))
-        why = f"Kafka holds no record before {since} of {listed(gone, ', ')}: records of open windows may be deleted"
-        if asked.run.subscription.policies.below_beginning == "stop":
-            raise CheckpointMismatch(
-                f"the state of {asked.place} cannot be rebuilt for sure: {why}. Policies(below_beginning='beginning') "
-                f"accepts that these windows lack them; or {_ELSE}"
-            )
-        log.warning("group %r: %s", asked.run.group, why)
-    return starts
+    if not gone:
+        return starts, ""
+    since = time_text(max(0, since_ms))
+    why = f"Kafka holds no record before {since} of {listed(gone, ', ')}: records of open windows may be deleted"
+    if asked.run.subscription.policies.below_beginning == "stop":
+        raise CheckpointMismatch(
+            f"the state of {asked.place} cannot be rebuilt for sure: {why}. Policies(below_beginning='beginning') "
+            f"accepts that these windows lack them; or {_ELSE}"
+        )
+    return starts, why
 
 
 def _unbroken(asked: QueryRun, history: Sequence[Entry], starts: Offsets, ends: Offsets) -> Offsets:
