@@ -204,6 +204,15 @@ class BatchLog(Logs):
         starts = {**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}
         return BatchOffsets(starts, ends, frozenset(new), _watermark(log))
 
+    def connector_began(self) -> bool:
+        """Whether Spark's connector began to read the topics here. A Kafka source of the user's own reads others.
+
+        Raises:
+            CorruptStore: see `initial`.
+        """
+        began = [kafka_offsets(text, self.at(f"sources/{source}/0")) for source, text in self.initial().items()]
+        return any(not found or any(tp.topic in self.topics for tp in found) for found in began)
+
     def planned_starts(self) -> Offsets:
         """Return where the first batch begins if it was planned before Spark ran it; else nothing.
 

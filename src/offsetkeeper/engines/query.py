@@ -280,7 +280,7 @@ def _with_reader(engine: Loop, asked: QueryRun) -> QueryRun:
 
     def connector_began() -> bool:
         folder = asked.open_folder(engine.spark, asked.checkpoint)
-        return bool(BatchLog(folder, asked.run.subscription.topics, {}, packed=False).initial())
+        return BatchLog(folder, asked.run.subscription.topics, {}, packed=False).connector_began()
 
     reader = asked.run.reader.for_query(engine.spark, _start(asked, {}), connector_began)
     return replace(asked, run=replace(asked.run, reader=reader))
