@@ -26,6 +26,7 @@ pytestmark = pytest.mark.xdist_group("test_cassandra")  # where that server is
 
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 NODES = "cassandra://localhost/shop"
+HASH = "redis://localhost:6379/0"
 TABLES = """
 create table orders (topic text, partition integer, "offset" bigint, item text);
 create table archive (topic text, partition integer, "offset" bigint, item text);
@@ -85,6 +86,8 @@ def test_every_block_of_a_page_runs(
     places = {"localhost:9092": orders, "postgresql://localhost/shop": shop}
     if NODES in page.read_text("utf-8"):
         places[NODES] = request.getfixturevalue("nodes")
+    if any(HASH in block for block in blocks(page)):
+        places[HASH] = request.getfixturevalue("redis_server").url()
     places |= {f'"{folder}/': f'"{tmp_path}/{folder.strip("/")}/' for folder in ("orders", "/data")}
     for number, block in enumerate(blocks(page)):
         code = block
