@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from docs.pages import ROOT
 from offsetkeeper import Batch, Pipeline, Policies
 from offsetkeeper.testing.kafka import KafkaServer
 from stores.migrating import ENDS, LEFT, LIMIT_S, MORE, Switch
@@ -70,6 +72,23 @@ def next_line(printed: str) -> str:
     return printed.strip().splitlines()[-1].removeprefix("Next: ")
 
 
+def program(switch: Switch) -> str:
+    """Return the page's program for a query with state, with the test's names in the place of the page's."""
+    page = (ROOT / "docs" / switch.page).read_text("utf-8")
+    [block] = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    places = {
+        '"shop"': f'"{switch.group}"',
+        '"sqlite:///offsets.db"': f'"{switch.store}"',
+        '"localhost:9092"': f'"{switch.kafka.bootstrap}"',
+        '["orders"]': f'["{switch.topic}"]',
+        '"checkpoints/orders"': f'"{switch.folder}/old", trigger={{"availableNow": True}}',
+    }
+    for word, value in places.items():
+        assert block.count(word) == 1, word
+        block = block.replace(word, value)
+    return str(block)
+
+
 def test_a_query_without_state_becomes_a_run_and_comes_back(switch: Switch) -> None:
     crash(switch)
     exported = switch.follow("checkpoint export")[-1]
@@ -85,16 +104,21 @@ def test_a_query_without_state_becomes_a_run_and_comes_back(switch: Switch) -> N
     switch.check_output(MORE)
 
 
-def test_a_query_with_state_keeps_it_there_and_back(switch: Switch) -> None:
+@pytest.mark.parametrize("by_page", [False, True], ids=["the printed line", "the program of the page"])
+def test_a_query_with_state_keeps_it_there_and_back(switch: Switch, *, by_page: bool) -> None:
     """A value seen before the switch is dropped after it; one seen after it is dropped by the old query."""
     crash(switch, state=True)
     exported = switch.follow("checkpoint export")[-1]
     switch.produce_values("0/0", "1/3")
-    trigger = {"availableNow": True}
-    names = {"Pipeline": Pipeline, "Policies": Policies, "spark": switch.spark, "process": partial(insert, switch)}
-    names |= {"query": first_of_each_value, "brokers": switch.kafka.bootstrap, "trigger": trigger}
-    new = eval(next_line(exported).removesuffix(")") + ", trigger=trigger)", names)  # noqa: S307 - printed by the command
-    assert new.awaitTermination(LIMIT_S)
+    names = {"spark": switch.spark, "process": partial(insert, switch)}
+    if by_page:
+        exec(program(switch), names)  # noqa: S102 - what is under test
+    else:
+        names |= {"Pipeline": Pipeline, "Policies": Policies, "query": first_of_each_value}
+        names |= {"brokers": switch.kafka.bootstrap}
+        line = next_line(exported).removesuffix(")") + ", trigger={'availableNow': True})"
+        new = eval(line, names)  # noqa: S307 - printed by the command
+        assert new.awaitTermination(LIMIT_S)
     switch.check_output(ENDS)
     switch.produce_values("0/9", "1/8")
     old_query(switch, "old", state=True)
