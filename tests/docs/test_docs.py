@@ -35,7 +35,13 @@ create table totals (topic text, orders bigint);
 insert into totals values ('orders', 0);
 create table prices (item text, price double precision);
 insert into prices values ('tea', 2.5), ('milk', 1.25);
+create table payments (id bigint, amount numeric(12,2), paid_at timestamptz);
 """
+PAYMENTS = (
+    '{"id": 1, "amount": 12.50, "paid_at": "2026-01-31T12:00:00.123456+01:00"}',
+    '{"id": 2, "amount": 12.345, "paid_at": "2026-01-31 12:00:00"}',
+    '{"id": 3, "amount": "much"}',
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +54,23 @@ def orders(kafka_server: KafkaServer) -> str:
         "orders.bad",
         "orders.parsed",
         "orders.dead",
+        "orders.letters",
+        "payments",
     ):
         kafka_server.create_topic(name, 1)
     producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
     for item in ("tea", "milk", "sugar"):
         producer.produce("orders", item)
+    for payment in PAYMENTS:
+        producer.produce("payments", payment)
     assert producer.flush(30) == 0
     return kafka_server.bootstrap
+
+
+@pytest.fixture(scope="module")
+def databases() -> dict[str, str]:
+    """URL of the database that a page had, by its name."""
+    return {}
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +89,13 @@ def test_every_block_of_a_page_runs(
     orders: str,
     spark: SparkSession,
     postgresql_server: PostgreSQLServer,
+    databases: dict[str, str],
     request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The blocks of a page share their names, as a reader would type them."""
-    shop = postgresql_server.url(postgresql_server.create_database())
+    databases[page.name] = shop = postgresql_server.url(postgresql_server.create_database())
     with psycopg.connect(shop) as connection:
         connection.execute(TABLES)
     monkeypatch.chdir(tmp_path)
@@ -145,6 +162,19 @@ def test_what_the_pages_on_outputs_write_is_there_once(orders: str, topic: str, 
     assert sorted(found, key=str) == expected
 
 
+def test_what_the_recipes_write_is_there_once(databases: dict[str, str]) -> None:
+    """After their blocks have run: amounts and times of JSON as PostgreSQL keeps them, and each dead letter mended."""
+    with psycopg.connect(databases["recipes.md"], options="-c TimeZone=UTC") as connection:
+        paid = connection.execute("select id, amount::text, paid_at::text from payments order by id").fetchall()
+        mended = connection.execute('select partition, "offset", item from orders order by 2').fetchall()
+    assert paid == [
+        (1, "12.50", "2026-01-31 11:00:00.123456+00"),
+        (2, "12.35", "2026-01-31 12:00:00+00"),
+        (3, None, None),
+    ]
+    assert mended == [(0, 0, "tea"), (0, 1, "milk"), (0, 2, "sugar")]
+
+
 def test_what_the_page_on_sinks_upserts_is_there(nodes: str, cassandra_server: CassandraServer) -> None:
     """After its blocks have run: a short item is deleted, also where somebody else had put it there."""
     with cassandra_server.session() as session:
@@ -155,7 +185,8 @@ def test_what_the_page_on_sinks_upserts_is_there(nodes: str, cassandra_server: C
 def test_the_recipe_takes_values_apart(spark: SparkSession) -> None:
     """A schema id of more than one byte; and what has no five bytes, or no value."""
     names: dict[str, Any] = {}
-    exec(blocks(ROOT / "docs" / "recipes.md")[0], names)  # noqa: S102 - what is under test
+    [block] = [block for block in blocks(ROOT / "docs" / "recipes.md") if "def unframed" in block]
+    exec(block, names)  # noqa: S102 - what is under test
     values = [b'\0\0\0\1\2{"item": "tea"}', b"\0\0\0\0\7{", b'{"item": "tea"}', b"\0\0\0\0\7", None]
     found = names["items"](spark.createDataFrame([(value,) for value in values], "value binary"))
     rows = found.selectExpr("framed", "schema_id", "order.item", "order is null").collect()
