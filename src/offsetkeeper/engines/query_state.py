@@ -27,8 +27,12 @@ _LENGTH = re.compile(r"\) \+ (\d+)\), LongType, TimestampType\)")
 _STATELESS = {"Project", "Filter", "SubqueryAlias", "Expand", "Generate"}
 _STATELESS |= {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
 _WITH_STATE = {"Aggregate", "Deduplicate"}
-_STRANGE = {"current_timestamp", "current_date", "current_time(", "localtimestamp", "now(", "rand(", "randn(", "uuid("}
-_STRANGE |= {"monotonically_increasing_id", "shuffle(", "input_file_name", "spark_partition_id"}
+_STRANGE = re.compile(
+    r"\b(?:current_timestamp|current_date|current_time\(|localtimestamp|now\(|rand\(|randn\(|random\(|randstr\(|uniform\("
+    r"|uuid\(|shuffle\(|monotonically_increasing_id|spark_partition_id|input_file_name|input_file_block_\w+"
+    r"|reflect\(|try_reflect\(|java_method\()",
+    re.IGNORECASE,  # Spark writes SPARK_PARTITION_ID()
+)
 _SOURCES = {"StreamingRelation", "StreamingRelationV2", "StreamingDataSourceV2Relation"}
 _ELSE = (
     "Start with a new checkpoint and offsets= to build new state from there, or with OnMismatch(state='empty') to "
@@ -76,7 +80,7 @@ def query_state(explained: str) -> QueryState:
             f"be rebuilt; it has {len(keeps)} of the first, {len(marks)} watermarks and {len(sources)} sources"
         )
     below = [rest for _, rest in nodes[next(i for i, (name, _) in enumerate(nodes) if name in _WITH_STATE) :]]
-    if strange := sorted({name for rest in below for name in _STRANGE if name in rest}):
+    if strange := sorted({name.lower() for rest in below for name in _STRANGE.findall(rest)}):
         raise _refused(f"what is in its state depends on more than the records: {listed(strange, ', ')}")
     if "spark_grouping_id" in keeps[0][1]:
         raise _refused("it has groups of several sizes (rollup, cube)")
