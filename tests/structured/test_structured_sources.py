@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from typer.testing import CliRunner
 
 from checkpoints.queries import do
 from engines.lab import LIMIT_S
 from offsetkeeper.checkpoint import LocalFiles, plan_truncate, read_checkpoint, verify
+from offsetkeeper.cli.main import app
 from offsetkeeper.errors import CheckpointMismatch
 from structured.lab import StructuredLab
 
@@ -80,6 +84,31 @@ def test_a_query_of_ones_own_that_spark_ends_within_its_block_tells_our_error(
         own(either, name, thrice)
     own(either, name, once)
     assert either.values == ["a", "b"]
+
+
+def test_a_batch_whose_uses_of_the_frame_end_differently_is_taken_back_as_the_error_says(
+    lab: StructuredLab, topic: NewTopic
+) -> None:
+    """A record came after Spark had asked for the end of one use, and before it asked for that of the next."""
+    name = topic()
+    lab.produce(name, "a")
+    lab.follow(name, query=thrice)
+    lab.produce(name, "b")
+    last = lab.batch_ids()[-1]
+    offsets = lab.checkpoint / "offsets"
+    *before, one = (offsets / str(last)).read_text("utf-8").splitlines()
+    later = json.dumps({name: {"0": 2}}, separators=(",", ":"))
+    assert json.loads(one) == {name: {"0": 1}}
+    (offsets / str(last + 1)).write_text("\n".join([*before, later]), "utf-8")
+    with pytest.raises(CheckpointMismatch, match=r"one up to 1 and one up to 2.* Use it once") as refused:
+        lab.follow(name, query=thrice)
+    command = str(refused.value).partition("written: ")[2]
+    arguments = shlex.split(command)
+    assert arguments[0] == "offsetkeeper"
+    done = CliRunner().invoke(app, [*arguments[1:], "--force"])  # the query ended less than 30 s ago
+    assert done.exit_code == 0, done.output
+    lab.follow(name, query=thrice)
+    assert Counter(lab.values) == {"a": 3, "b": 3}
 
 
 def source_of(lab: StructuredLab, topic: str) -> DataFrame:

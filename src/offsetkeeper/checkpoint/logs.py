@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Any
 
 from offsetkeeper.checkpoint.files import Folder
@@ -242,7 +243,7 @@ class BatchLog(Logs):
                 if tp.topic in self.topics and merged.setdefault(tp, offset) != offset:
                     raise CheckpointMismatch(
                         f"{where}: two sources of the query read {tp}, one up to {merged[tp]} and one up to {offset}, "
-                        "so the range to commit is not clear. Read a topic once in a query, and use its frame twice"
+                        f"so the range to commit is not clear. {self._once(batch_id)}"
                     )
         if not merged:
             raise CheckpointMismatch(
@@ -250,6 +251,18 @@ class BatchLog(Logs):
                 "another query: give this query its own checkpoint"
             )
         return merged
+
+    def _once(self, batch_id: int) -> str:
+        """Return what to do about a batch whose sources end differently; each start finds it again."""
+        anew = "that is another query, so start it with a new checkpoint"
+        place = quote(self.where)
+        back = f"offsetkeeper checkpoint truncate {place} --batch {batch_id - 1} --query-id keep --execute"
+        return (
+            "A record came between two uses of the frame. Use it once, and make the rows that are needed twice within "
+            f"the query, or in process; {anew}"
+            + f". To go on with this one, take the batch back, of which nothing was written: {back}"
+            * (batch_id > 0)
+        )
 
     def missing(self, name: str) -> CheckpointMismatch:
         """See `Logs.missing`."""
