@@ -17,11 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner
 
+from docs.pages import ROOT, blocks
 from fixtures.groups import commit, committed
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
@@ -298,6 +300,25 @@ def test_a_frame_that_a_function_returns_is_not_lost_in_silence(desk: Desk, spar
 def test_a_group_that_nobody_knows_is_nothing_to_replay(desk: Desk) -> None:
     with pytest.raises(Refused, match="group 'nobody' is not in"):
         desk.run("--topic", desk.topic, "--from-offset", "1", "--to-offset", "2", group="nobody")
+
+
+def test_the_repair_of_the_page_puts_right_rows_over_wrong_ones(
+    desk: Desk, spark: SparkSession, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/operating.md: also when it runs twice."""
+    del spark
+    [repair] = blocks(ROOT / "docs" / "operating.md")
+    (desk.folder / "repair.py").write_text(repair.replace("postgresql://localhost/shop", database), "utf-8")
+    monkeypatch.delitem(sys.modules, "repair", raising=False)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute('create table archive (topic text, partition int, "offset" bigint, item text)')
+        connection.execute('create unique index archived on archive (topic, partition, "offset")')
+        connection.execute("insert into archive values (%s, 0, 3, 'right'), (%s, 0, 4, 'wrong')", [desk.topic] * 2)
+        for _ in range(2):
+            with desk.untouched():
+                assert "is done" in desk.run("--version", "4", "--process", "repair:again")
+        rows = connection.execute('select "offset", item from archive order by 1').fetchall()
+    assert rows == [(3, "right"), (4, "RECORD 4"), (5, "RECORD 5")]
 
 
 def test_a_file_of_the_current_folder_hides_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
