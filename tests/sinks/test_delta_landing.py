@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -85,6 +86,41 @@ def void(way: Lander, seen: Any, _: str) -> None:
 
 def merge(_: Lander, seen: Any, path: str) -> None:
     upserting(path).land(GROUP, seen, mark(1), staged(path, "merged", 1, 2))
+
+
+FAR = datetime(6537, 1, 1, 0, 0, 0, 2001, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "condition"),
+    [
+        (pa.decimal128(38, 0), Decimal(2**63 + 1), "v >= arrow_cast('9223372036854775809', 'Decimal128(38, 0)')"),
+        (pa.float64(), float("nan"), "v > 5"),
+        (pa.timestamp("us", "UTC"), FAR, "v >= to_timestamp_micros(144120643200002001)"),
+    ],
+    ids=["a large decimal", "NaN", "a far time"],
+)
+def test_a_reader_with_a_filter_finds_the_row_of_an_upsert(
+    tmp_path: Path, kind: Any, value: Any, condition: str
+) -> None:
+    """The bounds of these in the log are not exact: a reader skipped the file."""
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("v", kind)])
+    table = deltalake.DeltaTable.create(tmp_path / "table", schema=schema)
+    path = str(tmp_path / "table")
+    values = pa.array([pa.scalar(1).cast(kind).as_py(), value], kind)
+    batch = pa.record_batch([pa.array([1, 2]), ["z" * 5_000, "a"], values], schema)
+    plan = task.FilePlan(schema, (), (), "part-mine", "")
+    [reply] = task.write_files(task.Folder(path, {}), plan, iter([batch]))
+    files = [task.File(**row) for row in reply.to_pylist()]
+    way = upserting(path)
+    way.land(GROUP, way.seen(GROUP), mark(1), landing.Staged(landing.Shape.of(table), files, schema.names, ""))
+    table = deltalake.DeltaTable(path)
+    found = deltalake.QueryBuilder().register("t", table).execute(f"select id from t where {condition}").read_all()  # noqa: S608 - the test's own
+    assert pa.table(found).to_pydict() == {"id": [2]}
+    [stats] = [each.as_py() for each in pa.table(table.get_add_actions())["max"]]
+    assert (stats["id"], stats["name"][:1], len(stats["name"])) == (2, "z", 64)
+    [file] = table.file_uris()
+    assert pq.read_metadata(file).row_group(0).column(0).compression == "SNAPPY"
 
 
 @pytest.mark.parametrize("change", [append, merge])

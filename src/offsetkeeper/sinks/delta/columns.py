@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection
 
+from deltalake import ColumnProperties, WriterProperties
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
 
 from offsetkeeper.sinks import lake
@@ -21,6 +22,7 @@ _EXACT_IN_LOG = frozenset({"byte", "short", "integer", "long", "boolean", "strin
 _BOUND = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's char(n) and varchar(n) are strings in a schema, with this beside them
 _BOUND_IN_JSON = re.compile(rf'"{_BOUND}":"([^"]*)"')
 _VARCHAR = re.compile(r"varchar\((\d+)\)")
+_TEXT_BYTES = 64  # of the bounds of a text
 
 
 def columns_of(schema: str) -> list[LakeColumn]:
@@ -53,6 +55,20 @@ def finds_files(schema: str, key: Collection[str]) -> bool:
     missed files, and added a key a second time, or replaced the row of another.
     """
     return all(each.data_type.typeName() in _EXACT_IN_LOG for each in columns_of(schema) if each.name in key)
+
+
+def written_by_merge(schema: str) -> WriterProperties:
+    """Return how a merge writes files: with the bounds of columns that the log has exactly, and no others.
+
+    By other bounds a reader with a filter on the column skips a file, and its rows. The rest is as deltalake does it.
+    """
+    columns = [each.name for each in columns_of(schema) if each.data_type.typeName() in _EXACT_IN_LOG]
+    return WriterProperties(
+        compression="SNAPPY",
+        statistics_truncate_length=_TEXT_BYTES,
+        default_column_properties=ColumnProperties(statistics_enabled="NONE"),
+        column_properties=dict.fromkeys(columns, ColumnProperties(statistics_enabled="PAGE")),
+    )
 
 
 def limits_of(column: LakeColumn, partitions: Collection[str], key: Collection[str]) -> Limits:

@@ -42,7 +42,14 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.sinks import held, limits, synced
 from offsetkeeper.sinks.delta import marks, task
-from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, misfit, partitions_misfit
+from offsetkeeper.sinks.delta.columns import (
+    columns_of,
+    finds_files,
+    limits_of,
+    misfit,
+    partitions_misfit,
+    written_by_merge,
+)
 from offsetkeeper.sinks.delta.opened import UNKNOWN, USER_METADATA, load, restored_to, standing, telling
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, shaped
@@ -269,7 +276,13 @@ class DeltaTarget:
         same = " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self.target.key)
         streamed = not finds_files(staged.shape.schema, self.target.key)  # streamed, it looks into each file
         merger = table.merge(
-            rows, same, source_alias="s", target_alias="t", streamed_exec=streamed, commit_properties=properties
+            rows,
+            same,
+            source_alias="s",
+            target_alias="t",
+            writer_properties=written_by_merge(staged.shape.schema),
+            streamed_exec=streamed,
+            commit_properties=properties,
         )
         # Keys are updated too: a merge without changes would make no commit, and so no mark.
         done = merger.when_matched_update(values).when_not_matched_insert(values).execute()
