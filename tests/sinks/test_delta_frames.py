@@ -210,6 +210,21 @@ def test_a_date_that_names_no_partition_is_refused(spark: SparkSession, path: st
     assert not rows(path)
 
 
+@pytest.mark.parametrize("day", ["0000-12-31", "+10000-01-01"])
+def test_a_date_with_which_an_upsert_would_make_the_table_unreadable_is_refused(
+    spark: SparkSession, path: str, day: str
+) -> None:
+    """By its bounds in the log: `deltalake` then opens no file for pyarrow. An append has no such bounds."""
+    made(path, ("id", pa.int64()), ("day", pa.date32()))
+    sink = once(path, mode="upsert", key=["id"])
+    with pytest.raises(RowMismatch, match=r"column day \(date\): a time before the year 1 or after 9999 in an upsert"):
+        sink.write(spark.sql(f"select 1L as id, cast('{day}' as date) as day"), batch_of(1))
+    sink.write(spark.sql("select 1L as id, date'0001-01-01' as day union select 2L, date'9999-12-31'"), batch_of(1))
+    assert sorted(rows(path)) == [(1, date(1, 1, 1)), (2, date(9999, 12, 31))]
+    once(path).write(spark.sql(f"select 3L as id, cast('{day}' as date) as day"), batch_of(2))
+    assert sorted(deltalake.DeltaTable(path).to_pyarrow_table()["id"].to_pylist()) == [1, 2, 3]
+
+
 def test_of_several_rows_with_one_key_the_last_is_taken(spark: SparkSession, path: str) -> None:
     """Kafka's columns need not be in the table, and columns that the frame has not keep their values."""
     made(path, ("Id.x", pa.int64()), ('a "name"', pa.string()), ("note", pa.string()))

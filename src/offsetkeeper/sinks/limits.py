@@ -21,6 +21,7 @@ RANK = "offsetkeeper_rank"
 """A last column for `check_ranks`: above 1 in the second row of a key, 0 in a row without a place in the order."""
 
 _MICROSECOND_DIGITS = 6
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, from 1970
 _MOST_OF_A_VALUE = 200  # characters of a value that a message shows
 
 
@@ -39,6 +40,7 @@ class Limits(NamedTuple):
         finite: whether NaN and infinity do not fit.
         negative_zero: whether -0.0 and 0.0 are two values.
         nan: whether NaN fits.
+        far_dates: whether a date before the year 1 or after 9999 fits.
         form: regular expression of RE2 that a text must match as a whole; empty if there is none.
         bars: regular expression of RE2 for what no text may contain; empty if there is none.
         remedy: what to do about a text that `form` or `bars` refuses.
@@ -56,6 +58,7 @@ class Limits(NamedTuple):
     finite: bool = False
     negative_zero: bool = True
     nan: bool = True
+    far_dates: bool = True
     form: str = ""
     bars: str = ""
     remedy: str = ""
@@ -279,6 +282,10 @@ def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
             pc.invert(pc.fill_null(pc.is_finite(values), fill_value=True)),
             "cannot be stored there: replace it, for example with nanvl",
         )
+    if not limits.far_dates:
+        days = values.cast(pa.int32())
+        far = pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))
+        yield pc.fill_null(far, fill_value=False), "in an upsert makes the table unreadable in Python: replace it"
     yield from _of_two_forms(values, limits)
     if limits.characters is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.characters:
         yield pc.greater(pc.utf8_length(values), limits.characters), f"is longer than {limits.characters} characters"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 
 from deltalake import ColumnProperties, WriterProperties
-from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
+from pyspark.sql.types import DataType, DateType, DoubleType, FloatType, StructField, StructType
 
 from offsetkeeper.sinks import lake
 from offsetkeeper.sinks.lake import LakeColumn
@@ -86,6 +86,8 @@ def limits_of(column: LakeColumn, partitions: Collection[str], key: Collection[s
         limits = limits._replace(characters=int(bound[1]))
     if in_key and isinstance(column.data_type, FloatType | DoubleType):
         limits = limits._replace(negative_zero=False, nan=False)
+    if key and isinstance(column.data_type, DateType):  # of the bounds in the log, deltalake makes dates of Python
+        limits = limits._replace(far_dates=False)
     if column.name in partitions and column.data_type.typeName() == "string":
         limits = limits._replace(
             bars=_NO_PARTITION, remedy="becomes null in a partition column: replace it in the frame"
