@@ -84,6 +84,19 @@ def test_of_a_url_a_letter_has_the_server_alone(url: str, told: str) -> None:
     assert without_paths(f"refused for url: {url} twice '{url}'") == f"refused for url: {told} twice '{told}'"
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ('postgresql://u:12"w@host/db', "postgresql://…/…"),
+        ("https://u:1234/w'@h/x", "https://…/…"),
+        ("https://h:443/x?sig=a'&token=abc", "https://h:443/…"),
+        ('{"url":"https://host/a","n":3}', '{"url":"https://host/…","n":3}'),
+    ],
+)
+def test_a_quote_within_a_url_ends_no_secret(url: str, told: str) -> None:
+    assert without_paths(f"refused for url: {url} twice") == f"refused for url: {told} twice"
+
+
 def test_of_an_error_that_spark_wraps_what_python_raised_is_told() -> None:
     wrapped = RuntimeError(
         "An error occurred while calling o1.save.\nTraceback (most recent call last):\n"

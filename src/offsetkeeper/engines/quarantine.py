@@ -65,7 +65,7 @@ _BEFORE = 3
 # A time in the years 1 to 9999, which Python knows, in milliseconds; with a day to spare for time zones.
 _IS_DATE = "timestamp between -62135510400000 and 253402214399999"
 # User and path may have a secret, and so may a query.
-_URL = re.compile(r"(\w+://)(?:[^\s/?#\"]*@)?([^\s/?#@'\"]+)([/?#](?:[^\s'\"]|'(?=\w))*)?")
+_URL = re.compile(r"(\w+://)(?:[^\s/?#\"]*@)?([^\s/?#@'\"]+)([/?#](?:[^\s'\"]|'(?=\w))*)?(['\"]\S*[@&=]\S*)?")
 _SERVER = re.compile(r"(\[[\w:.%]*\]|[^:\[\]]*)(:\d*)?[:.,;)>]*")
 _ENTRIES = 50  # of the history, for each letter: starts and pieces that were dropped lie between letters
 _ENDS = {"commit", "rewind", "adopt"}  # of a row of letters; a reset is somebody's act
@@ -351,7 +351,7 @@ def without_paths(text: str) -> str:
 
 
 def _server_alone(url: re.Match[str]) -> str:
-    scheme, server, rest = url[1], url[2], url[3] or ""
+    scheme, server, rest = url[1], url[2], f"{url[3] or ''}{url[4] or ''}"  # a quote may be within the URL or end it
     clear = all(map(_SERVER.fullmatch, server.split(","))) and not (":" in server and "@" in rest)
     return f"{scheme}{server if clear else '…'}{'/…' if rest else ''}"
 

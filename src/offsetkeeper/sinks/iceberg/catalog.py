@@ -145,9 +145,10 @@ def _check_uri(where: str, settings: Mapping[str, Any]) -> None:
     if uri and not of_kind:
         begins = f"begins with {scheme_of(uri)}, but " if scheme_of(uri) else ""
         raise Refused(f"{where}: its uri {begins}must begin with http://, https://, sqlite:// or postgresql+psycopg://")
-    if uri.count("@") > 1 and not uri.startswith(("http", "sqlite")):
+    password = uri.partition("?")[0].partition("://")[2].partition(":")[2]
+    if password.count("@") > 1 and not uri.startswith(("http", "sqlite")):
         raise Refused(
-            f"{where}: its uri has several @, so it is not clear where its password ends: write each @ in a user or a "
+            f"{where}: its uri has several @, so it is not clear where its password ends: write each @ in a "
             "password as %40, : as %3A and / as %2F"
         )
     _check_file(where, uri)

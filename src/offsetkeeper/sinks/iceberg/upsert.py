@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Reference
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.types import DateType, IntegerType, LongType, StringType
 
 from offsetkeeper.errors import SinkMismatch
@@ -19,6 +20,7 @@ from offsetkeeper.sinks.iceberg.bounds import NO_ID, data_files, unbounded
 from offsetkeeper.sinks.iceberg.task import local, misplaced
 from offsetkeeper.sinks.synced import sync
 
+_AT_ONCE = 16  # files that are opened
 _AT_LEAST: Any = GreaterThanOrEqual  # their types say that arguments need names, which they do not take
 _AT_MOST: Any = LessThanOrEqual
 _EXACT = (IntegerType, LongType, StringType, DateType)
@@ -93,18 +95,33 @@ def _write_left(table: Table, scanned: FileScanTask, kept: pa.Array, new: list[D
         )
 
 
+class _Planner(ManifestGroupPlanner):
+    """Leaves out manifests and partitions by one filter, and files by their bounds by another, in one pass."""
+
+    def __init__(self, table: Table, rows: BooleanExpression, bounds: BooleanExpression) -> None:
+        super().__init__(table.metadata, table.io, rows)
+        self._of_bounds = ManifestGroupPlanner(table.metadata, table.io, bounds)
+        self.may_have = super()._build_metrics_evaluator()
+        """Whether a file may have rows of the first filter, by its bounds."""
+
+    def _build_metrics_evaluator(self) -> Callable[[DataFile], bool]:
+        return self._of_bounds._build_metrics_evaluator()  # noqa: SLF001 - there is no public way to it
+
+
 def _that_may_have(table: Table, keys: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
     """Return the files that may have one of these keys; of others, `pyiceberg` has written some with wrong bounds."""
     fields = [table.schema().find_field(name) for name in key]
     texts = {each.field_id for each in fields if isinstance(each.field_type, StringType)}
-    found = [*table.scan(row_filter=_between(table, keys, key)).plan_files()]
-    if texts:
-        known = {each.file.file_path for each in found}
-        others = [name for name, each in zip(key, fields, strict=True) if each.field_id not in texts]
-        more = table.scan(row_filter=_between(table, keys, others)).plan_files()
-        beyond = (each for each in more if each.file.file_path not in known)
-        found.extend(each for each in beyond if unbounded(each.file, table.io) & {*texts, NO_ID})
-    return found
+    others = [name for name, each in zip(key, fields, strict=True) if each.field_id not in texts]
+    wanted, snapshot = _between(table, keys, key), table.current_snapshot()
+    planner = _Planner(table, wanted, _between(table, keys, others))
+    planned = list(planner.plan_files(snapshot.manifests(table.io))) if snapshot else []
+
+    def may_have(scanned: FileScanTask) -> bool:
+        return planner.may_have(scanned.file) or bool(unbounded(scanned.file, table.io) & {*texts, NO_ID})
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # in an object store, most of the time of each is waiting
+        return [scanned for scanned, may in zip(planned, pool.map(may_have, planned), strict=True) if may]
 
 
 def _read(table: Table, files: Sequence[FileScanTask], names: Sequence[str]) -> pa.Table:
