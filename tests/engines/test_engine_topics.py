@@ -11,6 +11,8 @@ import pytest
 
 from engines.lab import Lab, Running
 from offsetkeeper import Policies, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import SettingsError, StartRefused, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.forget import apply_forgetting, plan_forgetting
@@ -133,6 +135,10 @@ def test_a_partition_that_was_added_has_the_age_of_its_first_record_before_any_r
     assert added.seconds < 120
     assert later.seconds == pytest.approx(added.seconds + 300, abs=60)
     assert later.retention_used == pytest.approx((later.seconds or 0) / 600)
+    with KafkaCluster(lab.kafka.bootstrap) as cluster:  # of a group of another program, which may leave it out
+        foreign = Snapshot("other", positions={TopicPartition(name, 0): Position(1)})
+        _, left_out = lag_within(foreign, cluster, bounds, {name: 600_000})
+    assert left_out.seconds is None
 
 
 def test_of_a_topic_that_the_group_knows_a_chosen_partition_is_new_though_the_known_ones_are_not_read(

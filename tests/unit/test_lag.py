@@ -12,7 +12,7 @@ from offsetkeeper.cli.limits import Limits
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.kafka.cluster import interpolate
-from offsetkeeper.operate.lag import Lag, Lags, measure, total
+from offsetkeeper.operate.lag import FirstUnread, Lag, Lags, aged, measure, total
 from offsetkeeper.operate.status import Status
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -108,6 +108,25 @@ def test_of_several_ages_the_known_ones_count_although_one_is_not_known() -> Non
     older, younger = ([*Limits(max_age_s=most).problems("shop", Status.OK, found)] for most in (100, 300))
     assert "record is 3 min 20 s; --max-age" in older[0]
     assert "record is not known; --max-age" in younger[0]
+
+
+def test_the_age_of_a_partition_without_a_commit_is_that_of_its_group_too() -> None:
+    """Alarms and limits are by the group's numbers."""
+    stored, bounds = {A: Position(20)}, {A: Bounds(0, 20), B: Bounds(4, 10)}
+    found = total(measure(stored, bounds, NOW, {B: NOW - 90_000}, {B.topic: 100_000}), {})
+    assert (found.records, found.seconds, found.retention_used, found.seconds_left) == (0, 90.0, 0.9, 10.0)
+    assert [*Limits(max_age_s=100).problems("shop", Status.OK, found)] == []
+    [told] = Limits(max_age_s=60).problems("shop", Status.OK, found)
+    assert "record is 1 min 30 s" in told
+
+
+def test_an_estimated_age_is_asked_for_again() -> None:
+    """One that stays as it is hides a run that hangs."""
+    lags = measure({A: Position(20)}, {A: Bounds(0, 20), B: Bounds(4, 10)}, NOW, {B: NOW - 30_000}, {}, {B})
+    assert aged(lags, {}, NOW + 60_000, {}) is None
+    known = {B: FirstUnread(4, None, NOW - 30_000)}
+    [_, later] = aged(lags, known, NOW + 60_000, {}) or []
+    assert later.seconds == 90.0
 
 
 def test_records_in_a_partition_without_a_commit_are_within_no_limit() -> None:

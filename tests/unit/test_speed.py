@@ -140,6 +140,7 @@ def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
         "held_back": 0,
         "held_back_s": None,
         "without_commit": 0,
+        "undated_new": 0,
     }
 
 

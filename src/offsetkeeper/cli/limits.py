@@ -61,7 +61,7 @@ class Limits:
             of: the sum of its lags.
             ledger: whether it has a ledger. A group of other programs may leave partitions without a commit.
         """
-        of = of if ledger else replace(of, without_commit=0)
+        of = of if ledger else replace(of, without_commit=0, undated_new=0)
         if status in self.fail_on:
             yield f"{name} is {status}"
         if self.max_records is not None:
@@ -80,10 +80,10 @@ class Limits:
 
     def _too_old(self, name: str, of: Total, most_s: float) -> Iterator[str]:
         """Yield a sentence if the oldest record is too old. Unread and held back records both count."""
-        unknown = of.undated or of.beyond or of.waiting is None or of.without_commit
+        unknown = of.undated or of.beyond or of.waiting is None or of.undated_new
         oldest_s = max(of.seconds or 0.0, of.held_back_s or 0.0)
         if unknown or oldest_s > most_s:
-            new = ", as partitions without a commit have records" if of.without_commit else ""
+            new = ", as partitions without a commit have records" if of.undated_new else ""
             why = ", as times are in the future" if of.ahead else new
             found = seconds(oldest_s) if oldest_s > most_s else f"not known{why}"
             yield f"{name}: the age of the oldest unread record is {found}; --max-age allows {seconds(most_s)}"

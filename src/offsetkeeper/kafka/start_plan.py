@@ -22,6 +22,7 @@ from offsetkeeper.core.offsets import (
     topics_of,
 )
 from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
+from offsetkeeper.core.query_rows import check_kept
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import RangeGone, SettingsError, UnknownTopic, listed
@@ -107,12 +108,14 @@ def ask_plan(
     Raises:
         UnknownTopic: a topic or a chosen partition does not exist and has no stored position; or no topic exists.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
-        SettingsError: Kafka does not hold a given offset.
+        SettingsError: Kafka does not hold a given offset, or a topic has a name whose positions are not kept.
     """
     topics = subscription.topics
     known = {tp: at for tp, at in ledger.positions.items() if tp.topic in topics}
     positions = {tp: at for tp, at in known.items() if topics.covers(tp)}
     bounds = whole(lambda: _bounds(cluster, topics, positions), positions, away)
+    for topic in sorted({tp.topic for tp in bounds}):
+        check_kept(TopicPartition(topic, 0))
     bounds = cluster.with_cuts(positions, cluster.with_open_transactions(positions, bounds))
     return plan(
         ledger.group,

@@ -40,7 +40,7 @@ def positions_before(
     if reached > version:
         back = f"goes back only to version {reached + 1}" if reached < now else f"lacks version {now}, the newest"
         raise Refused(
-            f"the history {back}, so no way leads back to version {version}. Programs that open the store with "
+            f"the history {back}, so it is unknown what was at version {version}. Programs that open the store with "
             "different values of ?history= hide or delete entries of one another"
         )
     return {tp: position for tp, position in then.items() if position is not None}

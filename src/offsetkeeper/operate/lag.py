@@ -101,6 +101,11 @@ class Lag:
         return self.end - self.beginning if self.position is None and self.end and self.beginning is not None else 0
 
     @property
+    def undated_new(self) -> bool:
+        """Whether there are records of a partition without a commit, and their age is unknown."""
+        return self.without_commit > 0 and self.seconds is None
+
+    @property
     def undated(self) -> bool:
         """Whether there are unread or held back records whose age is unknown."""
         return bool((self.records and self.seconds is None) or (self.held_back and self.held_back_s is None))
@@ -195,7 +200,8 @@ class Total:
         uncommitted, gone, beyond: number of partitions without a commit, of partitions that are not in Kafka, and of
             partitions that end before the position; the sums leave them out.
         records, lost: sums over the partitions.
-        seconds: age of the oldest unread record, of those whose age is known; None if there is none.
+        seconds: age of the oldest unread record, of those whose age is known, also in partitions without a commit;
+            None if there is none.
         undated: number of partitions with unread or held back records whose age is unknown.
         ahead: those of them whose next records are from the future.
         estimated: whether an age is an estimate.
@@ -205,6 +211,7 @@ class Total:
         held_back: sum over the partitions.
         held_back_s: age of the first record of the oldest open transaction; None if unknown.
         without_commit: offsets that Kafka holds of partitions without a commit; `records` leaves them out.
+        undated_new: number of partitions without a commit that have records whose age is unknown.
     """
 
     partitions: int
@@ -223,6 +230,7 @@ class Total:
     held_back: int
     held_back_s: float | None
     without_commit: int
+    undated_new: int
 
     @property
     def waiting(self) -> int | None:
@@ -282,7 +290,8 @@ def lag_within(
     bounds = {tp: at for tp, at in bounds.items() if tp in snapshot.positions or tp.topic not in snapshot.partly}
     stored = {tp: at for tp, at in snapshot.positions.items() if tp in bounds}
     unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
-    topics = topics_of(stored)  # a start reads their new partitions from the beginning
+    # A start reads new partitions of these from the beginning; without a ledger they may be left out on purpose.
+    topics = topics_of(stored) if snapshot.version else set()
     unread |= {tp: at.beginning for tp, at in bounds.items() if tp not in stored and tp.topic in topics}
     behind = {tp: offset for tp, offset in unread.items() if offset < bounds[tp].end}
     before = {} if known is None else known
@@ -318,6 +327,8 @@ def aged(
         The lags, or None if a time must be asked again: an estimate, or the time of an open transaction.
     """
     if any(lag.held_back or (lag.records and lag.topic_partition not in known) for lag in lags):
+        return None
+    if any(lag.estimated and lag.topic_partition not in known for lag in lags):
         return None
     older = (lag for lag in lags if (lag.records or lag.without_commit) and lag.topic_partition in known)
     found = {lag.topic_partition: _aged(lag, known[lag.topic_partition], now_ms, retentions_ms) for lag in older}
@@ -378,6 +389,8 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
     known = [lag for lag in every if lag.records is not None]
     fast = [speed.get(lag.topic_partition, Speed()) for lag in known]
     undated = sum(lag.undated for lag in every)
+    dated = [lag for lag in every if lag.records is not None or lag.without_commit]
+    unread = (lag for lag in dated if lag.records or lag.without_commit or not undated)
     return Total(
         len(every),
         sum(lag.position is None for lag in every),
@@ -385,16 +398,17 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
         sum(lag.standing is Standing.BEYOND_END for lag in every),
         sum(lag.records or 0 for lag in known),
         sum(lag.lost for lag in known),
-        max((lag.seconds for lag in known if lag.seconds is not None and (lag.records or not undated)), default=None),
+        max((lag.seconds for lag in unread if lag.seconds is not None), default=None),
         undated,
         sum(lag.ahead for lag in every),
-        any(lag.estimated for lag in known),
-        max((lag.retention_used for lag in known if lag.retention_used is not None), default=None),
-        min((lag.seconds_left for lag in known if lag.seconds_left is not None), default=None),
+        any(lag.estimated for lag in dated),
+        max((lag.retention_used for lag in dated if lag.retention_used is not None), default=None),
+        min((lag.seconds_left for lag in dated if lag.seconds_left is not None), default=None),
         Speed(_known_sum(each.processed for each in fast), _known_sum(each.produced for each in fast)),
         sum(lag.held_back for lag in every),
         max((lag.held_back_s for lag in every if lag.held_back_s is not None), default=None),
         sum(lag.without_commit for lag in every),
+        sum(lag.undated_new for lag in every),
     )
 
 

@@ -59,9 +59,9 @@ def _favoured(
 ) -> set[TopicPartition]:
     """Return who gets the offsets that are left over: whose turn it is, and others for those that have none waiting.
 
-    The turns go round all partitions, so that nobody waits longer than a round, however the others come and go. The
-    places of idle ones are spread over all that wait: the turn after an idle one would get them all. They begin at
-    multiples of the golden ratio, which have no period that idle partitions could have too.
+    The turns go round all partitions, so that under one limit nobody waits longer than a round, however the others
+    come and go. The places of idle ones are spread over all that wait: the turn after an idle one would get them all.
+    They begin at multiples of the golden ratio, which have no period that idle partitions could have too.
     """
     first = turn * over % len(order)
     due = {tp for tp in (*order[first : first + over], *order[: max(0, first + over - len(order))]) if tp in large}
