@@ -1,4 +1,4 @@
-"""Which files an upsert into a table of Delta Lake looks into."""
+"""Which files an upsert into a table of Delta Lake looks into, and what its errors show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from offsetkeeper.sinks.delta import task
 from offsetkeeper.sinks.delta.columns import finds_files
 
 
@@ -27,3 +28,11 @@ def test_an_upsert_looks_only_into_files_that_may_have_the_keys_where_the_log_ha
     }
     assert finds_files(json.dumps(schema), ["key"]) is finds
     assert not finds_files(json.dumps(schema), ["key", "item"])
+
+
+@pytest.mark.parametrize("name", ["proxy_url", "aws_secret_access_key"])
+def test_a_password_in_any_option_is_in_no_error(name: str) -> None:
+    secret = "http://user:s3cret@proxy:3128" if name == "proxy_url" else "s3cret"
+    told = task.Folder("s3://lake/orders", {name: secret}).why(OSError("http://user:s3cret@proxy:3128 refused"))
+    assert "s3cret" not in told
+    assert told.startswith("s3://lake/orders: ")

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
-from urllib.parse import SplitResult, quote, unquote_to_bytes, urlsplit
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import SplitResult, quote, unquote, unquote_plus, unquote_to_bytes, urlsplit
 
 from offsetkeeper.errors import SettingsError
 
 AZURE = ("abfs", "abfss", "wasb", "wasbs")
 """Schemes with the container before the @ of an address, and the account after it."""
 
+_SECRET = re.compile("key|secret|token|passw|passphrase|pwd|credential|sas|connection|authorization", re.IGNORECASE)
+_PARAMETER = re.compile("[?&;]([^?&;=]+)=([^&;]*)")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,19}):/")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::(\d{0,5}))?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # `urlsplit` silently removes some of them
@@ -100,6 +103,30 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, "***")
     return text
+
+
+def secrets_of(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what may be a secret in settings of a client: by their names, in their URIs, and within others."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from secrets_of(value)
+        elif _SECRET.search(name) or (name == "uri" and "://" not in str(value)):
+            yield str(value)
+        else:
+            for found in _passwords(str(value)):
+                yield from (found, unquote(found), unquote_plus(found))
+
+
+def _passwords(uri: str) -> Iterator[str]:
+    """Yield what may be a password in a URI, as different programs read one; it may be wrong, or of JDBC."""
+    rest = uri.partition("://")[2]
+    user, at, place = rest.rpartition("@")
+    password = user.partition(":")[2]
+    yield from (user if password else "", password, password.partition("@")[0])
+    _, colon, port = re.split("[/?;]", place, maxsplit=1)[0].rpartition(":")
+    if colon and not at and not port.isdecimal():  # a password without a host
+        yield port
+    yield from (value for name, value in _PARAMETER.findall(rest) if _SECRET.search(name))
 
 
 def port_of(parts: SplitResult) -> int | None:

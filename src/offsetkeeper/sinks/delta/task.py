@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from offsetkeeper.core.environment import token
-from offsetkeeper.core.urls import redacted
+from offsetkeeper.core.urls import redacted, secrets_of
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks
 from offsetkeeper.sinks.synced import sync, with_folders
@@ -32,7 +32,6 @@ RESULT = "path string, size long, rows long, partition string, host string"
 _ROW_GROUP_BYTES = 64 * 2**20
 _SAMPLE = 10_000
 _NO_TEXT = re.compile(r"\x1b\[\d*m|↳")
-_SECRET = re.compile("key|secret|token|password|credential|sas|connection", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Folder:
 
     def why(self, error: Exception) -> str:
         """Return an error as one line without secrets."""
-        hidden = redacted(str(error), (value for name, value in self.options.items() if _SECRET.search(name)))
+        hidden = redacted(str(error), secrets_of(self.options))
         text = " ".join(_NO_TEXT.sub(" ", hidden).split()) or type(error).__name__
         return f"{self.address}: {text}"
 

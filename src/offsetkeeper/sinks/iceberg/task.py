@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import pickle
 import platform
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import unquote, unquote_plus
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +23,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.transforms import DayTransform, Transform, TruncateTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, TimestampType, TimestamptzType
 
-from offsetkeeper.core.urls import redacted
+from offsetkeeper.core.urls import redacted, secrets_of
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks.iceberg.bounds import data_files
 from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks, record_of
@@ -36,8 +34,6 @@ RESULT = "file binary, host string"
 _FILE_BYTES = 128 * 2**20  # of rows in memory; a file has fewer, as it is compressed
 _FIRST_DAY, _AFTER_LAST_DAY = -719_162, 2_932_897  # from 1970 to the years 1 and 10000
 _DAY_US = 86_400_000_000
-_SECRET = re.compile("key|secret|token|passw|passphrase|pwd|credential|sas|connection|authorization", re.IGNORECASE)
-_PARAMETER = re.compile("[?&;]([^?&;=]+)=([^&;]*)")
 
 
 @dataclass(frozen=True)
@@ -117,31 +113,7 @@ def write_files(place: Place, plan: FilePlan, batches: Iterator[pa.RecordBatch])
 
 def without_secrets(error: BaseException, properties: Mapping[str, Any]) -> str:
     """Return an error as one line without the secrets of a catalog's properties."""
-    return " ".join(redacted(str(error), _secrets(properties)).split()) or type(error).__name__
-
-
-def _secrets(properties: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what may be a secret in properties: by their names, in their URIs, and within others, as `auth` of REST."""
-    for name, value in properties.items():
-        if isinstance(value, Mapping):
-            yield from _secrets(value)
-        elif _SECRET.search(name) or (name == "uri" and "://" not in str(value)):
-            yield str(value)
-        else:
-            for found in _passwords(str(value)):
-                yield from (found, unquote(found), unquote_plus(found))
-
-
-def _passwords(uri: str) -> Iterator[str]:
-    """Yield what may be a password in a URI, as different programs read one; it may be wrong, or of JDBC."""
-    rest = uri.partition("://")[2]
-    user, at, place = rest.rpartition("@")
-    password = user.partition(":")[2]
-    yield from (user if password else "", password, password.partition("@")[0])
-    _, colon, port = re.split("[/?;]", place, maxsplit=1)[0].rpartition(":")
-    if colon and not at and not port.isdecimal():  # a password without a host
-        yield port
-    yield from (value for name, value in _PARAMETER.findall(rest) if _SECRET.search(name))
+    return " ".join(redacted(str(error), secrets_of(properties)).split()) or type(error).__name__
 
 
 def local(locations: Iterable[str]) -> list[str]:
