@@ -76,7 +76,8 @@ def test_a_hash_of_another_layout_goes_into_another_store_and_is_written_back(
         assert f"{switch.topic} 0 - → {LEFT[0]}" in oldest
         assert read() == LEFT, "nobody has told the old program"
         [export] = commands(switch.page, "--export")
-        (tmp_path / "offsets.csv").write_text(switch.run(export.partition(" > ")[0]), "utf-8")
+        command, _, file = export.partition(" > ")
+        (tmp_path / file.strip()).write_text(switch.run(command), "utf-8")
         run_block("hset")
         assert read() == ENDS
         switch.old_program_goes_on(read, write)
