@@ -118,6 +118,8 @@ class Pipeline:
         policies = Policies() if policies is None else policies
         self._subscription = Subscription(Topics.of(topics, exclude), start, policies)
         limits = Limits(max_records, max_records_per_topic or {}, max_bytes, min_records, max_delay_s)
+        if unread := sorted(topic for topic in limits.max_records_per_topic if topic not in self._subscription.topics):
+            raise SettingsError(f"max_records_per_topic names {unread[0]!r}, which is not read: check the name")
         self._pace = Pace(limits, interval_s, poll_interval_s, attempts, retry_timeout_s, log_ranges=log_ranges)
         if not isinstance(kafka, Mapping | None):
             raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # may be secret

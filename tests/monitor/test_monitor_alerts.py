@@ -194,6 +194,8 @@ def test_rules_are_read_from_settings() -> None:
         ({"name": "x", "records": -1}, "records must be a number"),
         ({"name": "x", "records": 10**400}, "records must be a number"),
         ({"name": "x", "seconds": float("nan")}, "seconds must be a number"),
+        ({"name": "x", "retention": 80}, "retention is a share of the time below 1, such as 0.8"),
+        ({"name": "x", "retention": 1}, "retention is a share of the time below 1"),
         ({"name": "x", "status": "dead"}, "an unknown status. Known statuses: losing data"),
         ({"name": "x", "status": []}, "status must be text"),
         ({"name": "x", "records": 1, "groups": [1]}, "groups must be text"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -119,7 +120,26 @@ def test_a_store_that_was_never_there_is_said(kafka_server: KafkaServer, tmp_pat
     with Served(f"sqlite:///{tmp_path}/no-such-folder/offsets.db", kafka_server.bootstrap) as server:
         assert "The store is away" in server.text("/")
         assert up(server, "store") == 0
-        assert server.client.get("/api/lag/shop").status_code == 503
+        assert [server.client.get(f"/api/{path}").status_code for path in ("lag/shop", "groups")] == [503, 503]
+
+
+def test_a_group_whose_positions_are_lost_is_refused_and_one_whose_ledger_is_damaged_answers_nothing_old(
+    scene: Scene,
+) -> None:
+    topic = scene.topic(1, 5)
+    for name in ("lost", "damaged"):
+        scene.group(name, topic, [2])
+    with Served(scene.store, scene.server.bootstrap) as server:
+        assert server.json("/api/lag/lost")["status"] == "stopped"
+        assert len(server.json("/api/plan/damaged")["partitions"]) == 1
+        with closing(sqlite3.connect(scene.store.removeprefix("sqlite:///"))) as connection, connection:
+            connection.execute("DELETE FROM kafka_offsets WHERE group_id = 'lost'")
+            connection.execute("UPDATE offsetkeeper_groups SET control = 'x' WHERE group_id = 'damaged'")
+        wait_until(lambda: server.json("/api/lag/lost")["status"] == "refused", "it is refused", LIMIT_S)
+        assert server.json("/api/lag/lost")["records"] is None
+        for command in ("show", "plan", "history", "verify"):
+            answer = server.client.get(f"/api/{command}/damaged")
+            assert (answer.status_code, "is not a control record" in answer.json()["error"]) == (503, True)
 
 
 def test_a_topic_that_kafka_refuses_to_describe_is_not_readable_again_while_kafka_is_away(

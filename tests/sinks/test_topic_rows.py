@@ -282,6 +282,7 @@ def test_names_of_all_kinds_keep_a_mark_each(kafka_server: KafkaServer, topic: N
         ({"name": "a", "timeout_s": 0}, "use a number above 0"),
         ({"name": "a", "kafka": {"acks": "1"}}, "remove the Kafka option acks"),
         ({"name": "a", "kafka": {"transactional.id": "x"}}, "use prefix="),
+        ({"name": "a", "prefix": " team"}, "begin with another character than a blank"),
         ({"name": "a", "kafka": {"group.id": "x"}}, "take the Kafka option group.id out"),
         ({"name": "a", "kafka": "sasl.password=secret"}, "a dict of texts"),
     ],

@@ -23,7 +23,7 @@ from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.kafka.clients import redact
+from offsetkeeper.kafka.clients import open_client, redact
 from offsetkeeper.operate.doctor.facts import SparkFacts
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table
 from offsetkeeper.stores import SCHEMES, open_store
@@ -290,3 +290,14 @@ def test_a_port_that_cannot_be_one_is_not_shown(scheme: str) -> None:
     url = f"{scheme}://user:70607"
     told = shown(lambda: Cassandra(url, "k.t", key=("a",)) if scheme == "cassandra" else open_store(url))
     assert "70607" not in told
+
+
+@pytest.mark.parametrize(
+    "value", ['{"client": "x", "private_key": "hunter2s3cr3t"}', f"s3cr3t{'x' * 2000}s3cr3t"], ids=["quotes", "long"]
+)
+@pytest.mark.parametrize("name", ["sasl.oauthbearer.method", "security.protocol", "transaction.timeout.ms"])
+def test_a_wrong_value_of_librdkafka_is_not_shown_however_it_is_cut(name: str, value: str) -> None:
+    """It may be in the wrong option."""
+    with pytest.raises(SettingsError, match=name.replace(".", r"\.")) as found:
+        open_client("Producer", "127.0.0.1:1", {name: value}, {})
+    assert "s3cr3t" not in str(found.value)

@@ -10,7 +10,7 @@ import pytest
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
-from offsetkeeper.operate.lag import Lag, measure
+from offsetkeeper.operate.lag import Lag, measure, topics_read, total
 from offsetkeeper.operate.status import Point, Status, commit_interval_s, status, thinned
 
 A = TopicPartition("a", 0)
@@ -97,6 +97,15 @@ def test_of_a_partition_that_was_added_the_age_of_its_first_record_counts() -> N
     kept = {ADDED.topic: 1_000_000}
     lags = measure(HELD.positions, {A: Bounds(0, 5), ADDED: Bounds(0, 3)}, NOW, {ADDED: NOW - 950_000}, kept)
     assert status(HELD, lags, commits(5), NOW) is Status.LOSING_DATA
+
+
+def test_a_group_whose_positions_the_store_has_lost_is_refused() -> None:
+    """Nothing of it is known to wait, and no start reads on: it is not ok."""
+    lost = replace(FREE, positions={}, missing=frozenset({A}))
+    lags = measure({}, {A: Bounds(0, 180)}, NOW)
+    assert status(lost, lags, commits(5), NOW) is Status.REFUSED
+    assert total(lags, {}).waiting is None
+    assert topics_read(lost) == {A.topic}
 
 
 def told(events: Iterable[tuple[str, int, str]]) -> list[Entry]:

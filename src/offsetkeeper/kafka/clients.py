@@ -40,7 +40,8 @@ _SECRET = re.compile(
 )
 _UNREACHED = re.compile(r"(?:[a-z_]+://)?(.+):(\d+)/(\d+): ")
 """The start of a report on a broker that the cluster has told of. A given address has no id, but `/bootstrap`."""
-_VALUE = re.compile('value "[^"]*"')
+# librdkafka cuts a long message, and a value may have quotes.
+_VALUE = re.compile('value ".*?(?:"(?= for )|\\Z)', re.DOTALL)
 _FIRST_S = 2.0
 _DOUBTFUL = {CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC}
 _OURS = {
@@ -248,7 +249,7 @@ def _refusal(text: str, options: Mapping[str, str]) -> str:
     hint = key_hint(text, options)
     for name in sorted(options, key=len, reverse=True):
         text = text.replace(f'"{name}"', shown_name(name))
-    return redacted(_VALUE.sub("value", text), options.values()) + hint
+    return _VALUE.sub("value", redacted(text, options.values())) + hint
 
 
 def _logged(

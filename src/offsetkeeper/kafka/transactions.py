@@ -311,8 +311,10 @@ class Turn:
         except (SinkError, Refused) as lost:
             if fenced and not committing:
                 raise self._overtaken() from lost  # whatever the mark is: it is not of this producer
+            why = redact(told.str(), self._slot.options)
             raise OutcomeUnknown(
-                f"{self._failure(told, 'the transaction')}; the read after it failed too: {lost}"
+                f"{self._slot.brokers}: the transaction: {told.name()}: {why}. It is unknown whether the rows are "
+                f"written, as the read after it failed too: {str(lost).removesuffix('. Nothing was written')}"
             ) from lost
         if found == saying.text:
             return

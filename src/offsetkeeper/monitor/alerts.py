@@ -249,7 +249,10 @@ def _read_rule(raw: Any, where: str) -> Rule:
         if raw[_UNREADABLE] is not True:
             raise SettingsError(f"{where}: unreadable must be true")
         return Rule(raw["name"], _UNREADABLE, 0.0, frozenset(), groups, for_s)
-    return Rule(raw["name"], asked[0], _number(raw[asked[0]], f"{where}: {asked[0]}"), frozenset(), groups, for_s)
+    limit = _number(raw[asked[0]], f"{where}: {asked[0]}")
+    if asked == ["retention"] and limit >= 1:
+        raise SettingsError(f"{where}: retention is a share of the time below 1, such as 0.8 for 80 %")
+    return Rule(raw["name"], asked[0], limit, frozenset(), groups, for_s)
 
 
 def _statuses(raw: Any, where: str) -> frozenset[Status]:

@@ -145,6 +145,8 @@ class Site:
     async def _groups(self, _: Request) -> Response:
         def groups(view: View) -> Response:
             away = "" if view.store.up else view.store.error
+            if away and not view.groups:  # no group would say that it is unknown
+                return error(503, away)
             return JSONResponse([group_json(name, sample, away) for name, sample in view.groups.items()])
 
         return await self._common.of("groups", groups)
@@ -159,7 +161,10 @@ class Site:
                     return error(503, view.store.error)
                 if name not in view.groups:
                     return error(404, f"the store has no group {name!r}")
-                return JSONResponse(answer(view.groups[name].of_the_poll(), limit))
+                sample = view.groups[name]
+                if command != "lag" and sample.error and sample.at_ms != view.at_ms:  # `lag` has the error itself
+                    return error(503, sample.error)
+                return JSONResponse(answer(sample.of_the_poll(), limit))
 
             made = self._odd if limit != _HISTORY or name not in self._poller.view.groups else self._common
             return await made.of((command, name, limit), fields)

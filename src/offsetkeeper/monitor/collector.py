@@ -16,7 +16,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.batch import after
 from offsetkeeper.core.bounds import unreadable
 from offsetkeeper.core.model import Guarantee, Snapshot
-from offsetkeeper.core.offsets import TopicPartition, topics_of
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.plan import FirstOffsets, Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable
@@ -26,7 +26,7 @@ from offsetkeeper.monitor.day import past
 from offsetkeeper.monitor.history import read_on
 from offsetkeeper.monitor.kafka_poll import KafkaPoll, KafkaSample, OfTopic
 from offsetkeeper.monitor.view import GroupSample, Health, View
-from offsetkeeper.operate.lag import FirstUnread, aged, lag_within
+from offsetkeeper.operate.lag import FirstUnread, aged, lag_within, topics_read
 from offsetkeeper.operate.outlook import outlook
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class Collector:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
         every = {sample.snapshot.group: sample for sample in read}
         fresh = {name: sample for name, sample in every.items() if sample.at_ms == at_ms}
-        topics = {topic for sample in fresh.values() for topic in topics_of(sample.snapshot.positions)}
+        topics = {topic for sample in fresh.values() for topic in topics_read(sample.snapshot)}
         try:
             kafka = self._kafka.ask(topics)
         except BrokerError as error:
@@ -172,7 +172,7 @@ class Collector:
             before = self.view.groups.get(name)
             if before is None or not before.lags or before.plan is None or before.ahead is None:
                 continue
-            bounds = kafka.of(topics_of(sample.snapshot.positions))
+            bounds = kafka.of(topics_read(sample.snapshot))
             same = before.snapshot is sample.snapshot and before.bounds == bounds and not before.error
             lags = aged(before.lags, self._known[name], sample.at_ms, kafka.retentions.ms) if same else None
             if lags is not None:
@@ -180,7 +180,7 @@ class Collector:
         return found
 
     def _measure(self, sample: GroupSample, kafka: KafkaSample) -> GroupSample:
-        topics = topics_of(sample.snapshot.positions)
+        topics = topics_read(sample.snapshot)
         if refused := sorted(topics & kafka.refused.keys()):
             return replace(sample, error=kafka.refused[refused[0]])
         try:

@@ -253,6 +253,11 @@ def speed_fields(speed: Speed, records: int | None) -> dict[str, float | None]:
     }
 
 
+def topics_read(snapshot: Snapshot) -> set[str]:
+    """Return the topics that a group reads: those of its positions, also of positions that the store has lost."""
+    return topics_of(snapshot.positions) | {tp.topic for tp in snapshot.missing}
+
+
 def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str] = ()) -> Lags:
     """Return the lag of each partition of a group's topics, and of `topics`.
 
@@ -260,7 +265,7 @@ def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str]
         SettingsError: one of `topics` is not a topic name.
         BrokerUnavailable, NotAuthorized: see `lag_within`.
     """
-    bounds = cluster.bounds_of_topics({*topics, *topics_of(snapshot.positions)})
+    bounds = cluster.bounds_of_topics({*topics, *topics_read(snapshot)})
     bounds = cluster.with_log_ends(cluster.with_open_transactions(snapshot.positions, bounds))
     return lag_within(snapshot, cluster, bounds, cluster.retentions({tp.topic for tp in bounds}).ms)
 
@@ -292,7 +297,8 @@ def lag_within(
     unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
     # A start reads new partitions of these from the beginning; without a ledger they may be left out on purpose.
     topics = topics_of(stored) if snapshot.version else set()
-    unread |= {tp: at.beginning for tp, at in bounds.items() if tp not in stored and tp.topic in topics}
+    new = (tp for tp in bounds if tp not in stored and tp not in snapshot.missing and tp.topic in topics)
+    unread |= {tp: bounds[tp].beginning for tp in new}
     behind = {tp: offset for tp, offset in unread.items() if offset < bounds[tp].end}
     before = {} if known is None else known
     same = {

@@ -3,7 +3,8 @@
 The rules are checked in this order; the first one that holds gives the status:
 
     losing data   unread records are lost to retention, or the first unread one has had 90 % of its time
-    refused       no run could start: a position is beyond the end, its topic was created again, or all topics are gone
+    refused       no run could start: a position is beyond the end, its topic was created again, all topics are gone, or
+                  the store has lost a position
     topic gone    a topic or a partition with a position is not in Kafka any more: what was unread of it is lost
     rewound       resets since the newest commit have moved a position back from where that commit left it: what was
                   read before is unread again; but a run that began since may be failing or stalled, or ok if it waits
@@ -137,7 +138,7 @@ def status(
     apart_s = interval_s or _UNKNOWN_S
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
-        Status.REFUSED: _refused(lags),
+        Status.REFUSED: _refused(lags) or bool(snapshot.missing),
         Status.TOPIC_GONE: any(lag.standing is Standing.GONE for lag in lags),
         Status.REWOUND: _rewound(snapshot.positions, entries)
         and (bool(waiting) or not held)

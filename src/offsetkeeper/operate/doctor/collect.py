@@ -104,7 +104,7 @@ def _standing(
     cluster: KafkaCluster, kafka: KafkaFacts, snapshot: Snapshot, entries: Sequence[Entry], topics: Collection[str]
 ) -> GroupStanding | None:
     """Return what `offsetkeeper lag` says; None if Kafka does not say it: other findings have the reason."""
-    if kafka.error or all(kafka.nodes.values()) or not snapshot.positions:
+    if kafka.error or all(kafka.nodes.values()) or not (snapshot.positions or snapshot.missing):
         return None
     try:
         found = group_lag(snapshot, cluster, topics)
