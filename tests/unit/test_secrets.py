@@ -298,6 +298,6 @@ def test_a_port_that_cannot_be_one_is_not_shown(scheme: str) -> None:
 @pytest.mark.parametrize("name", ["sasl.oauthbearer.method", "security.protocol", "transaction.timeout.ms"])
 def test_a_wrong_value_of_librdkafka_is_not_shown_however_it_is_cut(name: str, value: str) -> None:
     """It may be in the wrong option."""
-    with pytest.raises(SettingsError, match=name.replace(".", r"\.")) as found:
+    with pytest.raises(SettingsError, match="librdkafka refuses") as found:
         open_client("Producer", "127.0.0.1:1", {name: value}, {})
     assert "s3cr3t" not in str(found.value)
