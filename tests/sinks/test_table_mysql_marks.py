@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee, Landed
-from offsetkeeper.errors import MarkMoved, Refused, SinkError
+from offsetkeeper.errors import MarkMoved, Refused, SinkError, StoreUnavailable
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Table, Writer
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores import open_store
@@ -304,6 +304,19 @@ def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch_in_mysql(
     assert execute(tables + "'offsetkeeper\\_%\\_%'") == [(left,)]
     write(spark, lander(url), 3)
     assert (execute(tables + "'offsetkeeper\\_%\\_%'"), count()) == ([], 6)
+
+
+def test_a_server_that_is_read_only_shows_no_mark(mariadb_server: MariaDBServer, shop: str, execute: Query) -> None:
+    """It may be a replica: an older mark would say that rows are lost, which are there."""
+    way = lander(mariadb_server.url(shop))
+    way.land(KEY, way.seen(KEY), mark := OutputMark.of(batch_of(1)), None)
+    execute("set global read_only = 1")
+    try:
+        with pytest.raises((SinkError, StoreUnavailable), match="read-only for now, or a replica"):
+            lander(mariadb_server.url(shop))
+    finally:
+        execute("set global read_only = 0")
+    assert lander(mariadb_server.url(shop)).seen(KEY).mark == mark
 
 
 def test_groups_outputs_and_databases_with_odd_names_are_kept_apart(

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from offsetkeeper.clients.mysql import Connection, Connections, read_url
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.sinks.staged_table import ServerDatabase
 
 # All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text. Rows that
@@ -60,7 +60,7 @@ class MySQLDatabase(ServerDatabase[Connection]):
         self._timeout = read.settings.timeout
         timeouts = {"read_timeout": self._timeout, "write_timeout": self._timeout}
         executors = {**library, **timeouts, "charset": "utf8mb4", "autocommit": None}
-        connections = Connections(read, library, partial(_prepare, self._timeout), several=True)
+        connections = Connections(read, library, partial(_prepare, read.address, self._timeout), several=True)
         super().__init__(read.address, executors, connections)
 
     @contextmanager
@@ -86,8 +86,15 @@ class MySQLDatabase(ServerDatabase[Connection]):
             connection.drop()  # its session has a setting of this transaction
 
 
-def _prepare(timeout: float, connection: Connection) -> None:
-    """Set up a new connection. It is not a method: a pool that refers to its session is never collected."""
+def _prepare(address: str, timeout: float, connection: Connection) -> None:
+    """Set up a new connection. It is not a method: a pool that refers to its session is never collected.
+
+    Raises:
+        StoreUnavailable: the server is read-only. A replica that is behind would show a mark that is no more.
+    """
+    [(read_only,)] = connection.execute("SELECT @@global.read_only").fetchall()
+    if read_only not in {0, "OFF"}:
+        raise StoreUnavailable(f"{address} is read-only for now, or a replica, which may be behind")
     locks = max(1, int(timeout))  # otherwise the server waits after this side gave up
     for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"):
         connection.execute(statement)
