@@ -216,7 +216,7 @@ def postgresql(**answers: list[tuple[bytes, ...]]) -> Iterator[Any]:
             store.close()
 
 
-@pytest.mark.parametrize("rows", [[()], [(b"x",)], [(b"x", b"y", b"z", b"z")], [(b"x\xff",)], [(b"x",) * 6]])
+@pytest.mark.parametrize("rows", [[()], [(b"x",)], [(b"x", b"y", b"z", b"z")], [(b"x\xff",)], [(b"x",) * 7]])
 def test_rows_of_postgresql_of_another_shape_are_no_answer(rows: list[tuple[bytes, ...]]) -> None:
     asked: dict[str, Callable[[Any], object]] = {
         "control": lambda store: store.load("g"),

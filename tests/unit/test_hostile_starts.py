@@ -213,7 +213,7 @@ class Waits:
         """See `Guard.begins`."""
         return False
 
-    def check(self, plan: Any, positions: Any, queries: Any, waiting: Batch | None) -> None:
+    def check(self, plan: Any, then: Any, fate: Any) -> None:
         """See `Guard.check`."""
 
 
