@@ -74,7 +74,8 @@ class _Asked(NamedTuple):
                     except ssl.SSLWantReadError:
                         pass
                     finally:
-                        connection.sendall(sent.read())
+                        with suppress(OSError):  # where the server has gone, what it said before counts
+                            connection.sendall(sent.read())
                     heard = connection.recv(_MOST_HEARD)
                     received.write(heard) if heard else received.write_eof()
 
