@@ -99,6 +99,7 @@ def test_every_block_of_a_page_runs(
     with psycopg.connect(shop) as connection:
         connection.execute(TABLES)
     monkeypatch.chdir(tmp_path)
+    Path("back.csv").write_text("orders,0,1\n", "utf-8")  # as a command of a page writes it
     names = {"spark": spark}
     places = {"localhost:9092": orders, "postgresql://localhost/shop": shop}
     if NODES in page.read_text("utf-8"):
