@@ -314,7 +314,7 @@ class Turn:
             why = redact(told.str(), self._slot.options)
             raise OutcomeUnknown(
                 f"{self._slot.brokers}: the transaction: {told.name()}: {why}. It is unknown whether the rows are "
-                f"written, as the read after it failed too: {str(lost).removesuffix('. Nothing was written')}"
+                f"written, as the read after it failed too: {str(lost).replace('. Nothing was written', '')}"
             ) from lost
         if found == saying.text:
             return

@@ -47,9 +47,10 @@ def unbounded(file: DataFile, io: Any) -> set[int]:
         return set()
     if len(_known) >= _MOST_KNOWN:
         _known.clear()
-    if file.file_path not in _known:
-        _known[file.file_path] = _read_unbounded(file, io)
-    return _known[file.file_path]
+    found = _known.get(file.file_path)
+    if found is None:  # several threads ask at once, and one may clear what is known
+        found = _known[file.file_path] = _read_unbounded(file, io)
+    return found
 
 
 def _read_unbounded(file: DataFile, io: Any) -> set[int]:
