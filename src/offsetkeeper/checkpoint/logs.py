@@ -254,15 +254,14 @@ class BatchLog(Logs):
 
     def _once(self, batch_id: int) -> str:
         """Return what to do about a batch whose sources end differently; each start finds it again."""
-        anew = "that is another query, so start it with a new checkpoint"
-        place = quote(self.where)
-        back = f"offsetkeeper checkpoint truncate {place} --batch {batch_id - 1} --query-id keep --execute"
-        return (
+        once = (
             "A record came between two uses of the frame. Use it once, and make the rows that are needed twice within "
-            f"the query, or in process; {anew}"
-            + f". To go on with this one, take the batch back, of which nothing was written: {back}"
-            * (batch_id > 0)
+            "the query, or in process; that is another query, so start it with a new checkpoint"
         )
+        if not batch_id:
+            return once
+        back = f"offsetkeeper checkpoint truncate {quote(self.where)} --batch {batch_id - 1} --query-id keep --execute"
+        return f"{once}. To go on with this one, take the batch back, of which nothing was written: {back}"
 
     def missing(self, name: str) -> CheckpointMismatch:
         """See `Logs.missing`."""

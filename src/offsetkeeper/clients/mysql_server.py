@@ -8,7 +8,10 @@ from typing import Any
 import pymysql
 
 from offsetkeeper.clients.mysql import Connection
-from offsetkeeper.errors import Refused
+from offsetkeeper.errors import Refused, StoreUnavailable
+
+IS_READ_ONLY = "SELECT @@global.read_only"
+"""See `refuse_read_only`."""
 
 # MySQL and MariaDB name some of them differently; a server tells those that it has, to any user.
 _VARIABLES = (
@@ -19,6 +22,16 @@ _STATUS = (
     *("slaves_connected", "rpl_semi_sync_master_status", "rpl_semi_sync_master_clients"),
     *("rpl_semi_sync_source_status", "rpl_semi_sync_source_clients"),
 )
+
+
+def refuse_read_only(address: str, read_only: object) -> None:
+    """Check that a server takes changes, by its answer to `IS_READ_ONLY`.
+
+    Raises:
+        StoreUnavailable: it does not. It may be a replica, and behind: what it shows may be no more.
+    """
+    if read_only not in {0, "OFF"}:
+        raise StoreUnavailable(f"{address} is read-only for now, or a replica, which may be behind")
 
 
 def server_settings(connection: pymysql.connections.Connection[Any]) -> dict[str, str | None]:

@@ -31,7 +31,8 @@ from offsetkeeper.errors import (
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_MARGIN = 20  # changes that other processes may make between two requests
+MARGIN = 20
+"""Changes that other processes may make between two requests, such as for a ledger and for its history."""
 
 
 class Ledger:
@@ -542,7 +543,7 @@ class Ledger:
             return found.change_id == change_id or (None if found.version < version else False)
         if Ability.HISTORY not in self.store.abilities:
             return None
-        newest = self.history(found.version - change.before.version + _MARGIN)
+        newest = self.history(found.version - change.before.version + MARGIN)
         if any(entry.change_id == change_id for entry in newest):
             return True
         return False if any(entry.version == version for entry in newest) else None

@@ -96,13 +96,17 @@ def reach(
 
 
 class Again(NamedTuple):
-    """Which records the first batch of the new checkpoint reads.
+    """Which records the first batch of the new checkpoint reads, and where it is written.
 
     Attributes:
+        folder: that of the checkpoint.
+        watermark_ms: the watermark that it begins with.
         starts, ends: its offsets.
         gone: why records of open windows may be deleted, if a policy accepts that; else empty.
     """
 
+    folder: WritableFolder
+    watermark_ms: int
     starts: Offsets
     ends: Offsets
     gone: str
@@ -128,7 +132,9 @@ def read_again(
         BrokerUnavailable, NotAuthorized, UnknownTopic: see `errors`.
     """
     _check_emitted(asked, reach.early)
-    folder = _folder(asked, spark)
+    folder = asked.open_folder(spark, asked.checkpoint)
+    if not isinstance(folder, WritableFolder):
+        raise SettingsError(f"{asked.place} can only be read from here, so no state can be rebuilt: {_ELSE}")
     if found.watermark_ms is None:
         raise CheckpointMismatch(f"{asked.place} has no batch. {NO_WATERMARK}. Instead {_ELSE}")
     if old := [name for name in ("commits", "state") if folder.names(name)]:
@@ -137,7 +143,7 @@ def read_again(
         )
     ends = {row.topic_partition: found.positions[row.topic_partition].offset for row in _read(plan)}
     starts, gone = _starts(asked, plan, ends, found.watermark_ms - int(reach.seconds * 1000) - 1)
-    return Again(_unbroken(asked, history, starts, ends), ends, gone)
+    return Again(folder, found.watermark_ms, _unbroken(asked, history, starts, ends), ends, gone)
 
 
 def _check_emitted(asked: QueryRun, early: str) -> None:
@@ -172,10 +178,9 @@ def begin(
         StoreUnavailable, Refused: the folder of the checkpoint cannot be written.
         See `read_again`: the guard has asked it before the group was taken, and what it found may have changed since.
     """
-    starts, ends, gone = read_again(asked, spark, plan, ledger.snapshot, reach, history)
+    folder, watermark_ms, starts, ends, gone = read_again(asked, spark, plan, ledger.snapshot, reach, history)
     if gone:
         log.warning("group %r: %s", ledger.group, gone)
-    folder, watermark_ms = _folder(asked, spark), ledger.snapshot.watermark_ms or 0
     query_id = str(uuid.UUID(hex=environment.token(16), version=4))
     metadata: dict[str, Any] = {
         "batchWatermarkMs": watermark_ms,
@@ -205,13 +210,6 @@ def started(asked: QueryRun, spark: SparkSession, positions: Positions) -> Posit
     return {
         tp: at._replace(offset=planned[tp], leader_epoch=None) if tp in planned else at for tp, at in positions.items()
     }
-
-
-def _folder(asked: QueryRun, spark: SparkSession) -> WritableFolder:
-    folder = asked.open_folder(spark, asked.checkpoint)
-    if not isinstance(folder, WritableFolder):
-        raise SettingsError(f"{asked.place} can only be read from here, so no state can be rebuilt: {_ELSE}")
-    return folder
 
 
 def _read(plan: Plan) -> list[Any]:

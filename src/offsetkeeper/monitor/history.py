@@ -8,12 +8,12 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.ledger import MARGIN
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate.audit import Discrepancy, audit, up_to
 from offsetkeeper.operate.status import entries_to_read
 
-_MARGIN = 20  # changes made between reading a ledger and reading its history
 _MORE = 8  # times as many entries, where the ones before are small
 _MOST_RANGES, _FOR_EACH = 250_000, 20  # in all entries; as many for each partition, as there are at least 20 entries
 _AUDIT_EVERY_MS = 60_000
@@ -95,8 +95,8 @@ def _entries(store: Store, snapshot: Snapshot, known: Sequence[Entry]) -> Sequen
     limit = entries_to_read(len(snapshot.positions))
     step = snapshot.version - (known[0].version if known else 0)
     most = max(_MOST_RANGES, _FOR_EACH * len(snapshot.positions))
-    if known and 0 < step < limit - _MARGIN:
-        fresh = up_to(snapshot, store.history(snapshot.group, step + _MARGIN), again)
+    if known and 0 < step < limit - MARGIN:
+        fresh = up_to(snapshot, store.history(snapshot.group, step + MARGIN), again)
         if whole := joined(fresh, known):
             return _bounded(whole[:limit], most)
     return up_to(snapshot, _newest(store, snapshot.group, limit, most), again)
@@ -104,7 +104,7 @@ def _entries(store: Store, snapshot: Snapshot, known: Sequence[Entry]) -> Sequen
 
 def _newest(store: Store, group: str, limit: int, most: int) -> Sequence[Entry]:
     """Return the newest entries. More are asked for only after it is seen what some of them take of memory."""
-    count = min(_MARGIN, limit)
+    count = min(MARGIN, limit)
     while True:
         found = store.history(group, count)
         entries = _bounded(found, most)

@@ -332,13 +332,14 @@ def aged(
     Returns:
         The lags, or None if a time must be asked again: an estimate, or the time of an open transaction.
     """
-    if any(lag.held_back or (lag.records and lag.topic_partition not in known) for lag in lags):
+
+    def later(lag: Lag) -> Lag:
+        first = known.get(lag.topic_partition) if lag.records or lag.without_commit else None
+        return lag if first is None else _aged(lag, first, now_ms, retentions_ms)
+
+    if any(lag.held_back or ((lag.records or lag.estimated) and lag.topic_partition not in known) for lag in lags):
         return None
-    if any(lag.estimated and lag.topic_partition not in known for lag in lags):
-        return None
-    older = (lag for lag in lags if (lag.records or lag.without_commit) and lag.topic_partition in known)
-    found = {lag.topic_partition: _aged(lag, known[lag.topic_partition], now_ms, retentions_ms) for lag in older}
-    return [found.get(lag.topic_partition, lag) for lag in lags]
+    return [later(lag) for lag in lags]
 
 
 def measure(
@@ -395,8 +396,7 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
     known = [lag for lag in every if lag.records is not None]
     fast = [speed.get(lag.topic_partition, Speed()) for lag in known]
     undated = sum(lag.undated for lag in every)
-    dated = [lag for lag in every if lag.records is not None or lag.without_commit]
-    unread = (lag for lag in dated if lag.records or lag.without_commit or not undated)
+    unread = (lag for lag in every if lag.records or lag.without_commit or not undated)
     return Total(
         len(every),
         sum(lag.position is None for lag in every),
@@ -407,9 +407,9 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
         max((lag.seconds for lag in unread if lag.seconds is not None), default=None),
         undated,
         sum(lag.ahead for lag in every),
-        any(lag.estimated for lag in dated),
-        max((lag.retention_used for lag in dated if lag.retention_used is not None), default=None),
-        min((lag.seconds_left for lag in dated if lag.seconds_left is not None), default=None),
+        any(lag.estimated for lag in every),
+        max((lag.retention_used for lag in every if lag.retention_used is not None), default=None),
+        min((lag.seconds_left for lag in every if lag.seconds_left is not None), default=None),
         Speed(_known_sum(each.processed for each in fast), _known_sum(each.produced for each in fast)),
         sum(lag.held_back for lag in every),
         max((lag.held_back_s for lag in every if lag.held_back_s is not None), default=None),

@@ -11,7 +11,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, first_ms
-from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.ledger import MARGIN, Ledger
 from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.errors import NotAllowed, Refused, SettingsError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Limit = int | datetime | None
-_MARGIN = 20  # changes that a run may make between reading the ledger and reading its history
 
 
 def plan_replay(
@@ -84,7 +83,7 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
         Refused: see `make_replay`.
     """
     snapshot = ledger.load()
-    entries = ledger.history(max(1, snapshot.version - version + 1 + _MARGIN))
+    entries = ledger.history(max(1, snapshot.version - version + 1 + MARGIN))
     entry = next((each for each in entries if each.version == version), None)
     if entry is None or not entry.ranges:
         what = _no_ranges(entry)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, first_ms
 from offsetkeeper.core.commands import command
-from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.ledger import MARGIN, Ledger
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, Stale
@@ -28,7 +28,6 @@ from offsetkeeper.operate.status import entries_to_read
 
 log = logging.getLogger(__name__)
 _KEPT = 1000  # entries: stores keep this many, or fewer
-_MARGIN = 20  # changes that a run may make between reading the ledger and reading its history
 _UNDO = re.compile(r"(?:^|; )undo of version (\d+)(?=;| \(by |$)")  # as `undo_reason` says it, and who signs it
 Target = str | int | datetime | Mapping[TopicPartition, int]
 
@@ -227,7 +226,7 @@ def taken_back(ledger: Ledger, entry: Entry, scope: Scope = EVERYTHING) -> list[
     If the undo moves all partitions, they also tell of resets right before, which stay.
     """
     now = ledger.snapshot.version
-    since = [each for each in ledger.history(now - entry.version + _MARGIN) if entry.version < each.version <= now]
+    since = [each for each in ledger.history(now - entry.version + MARGIN) if entry.version < each.version <= now]
     copies = [
         each
         for each in since
@@ -301,7 +300,7 @@ def _told(entry: Entry) -> str:
 def _plan_back(ledger: Ledger, cluster: Cluster, version: int, scope: Scope, *, clip: bool) -> ResetPlan:
     """Return the plan that goes back to a version of the loaded ledger; 0 is before its first change."""
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
-    newest = known_history(ledger, snapshot.version - version + 1 + _MARGIN)
+    newest = known_history(ledger, snapshot.version - version + 1 + MARGIN)
     entries = [entry for entry in newest if entry.version <= snapshot.version]
     then = starts_since(entries, version) | positions_before(entries, now, snapshot.version, version)
     chosen = scope.select(then.keys() | now.keys(), f"the positions of group {ledger.group!r}")

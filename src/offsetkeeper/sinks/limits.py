@@ -20,8 +20,10 @@ PLACE = ("topic", "partition", "offset")
 RANK = "offsetkeeper_rank"
 """A last column for `check_ranks`: above 1 in the second row of a key, 0 in a row without a place in the order."""
 
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The first day of the year 1 and the last one of 9999, which Python knows, from 1970."""
+
 _MICROSECOND_DIGITS = 6
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, from 1970
 _MOST_OF_A_VALUE = 200  # characters of a value that a message shows
 
 
@@ -284,7 +286,7 @@ def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
         )
     if not limits.far_dates:
         days = values.cast(pa.int32())
-        far = pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))
+        far = pc.or_(pc.less(days, FIRST_DAY), pc.greater(days, LAST_DAY))
         yield pc.fill_null(far, fill_value=False), "in an upsert makes the table unreadable in Python: replace it"
     yield from _of_two_forms(values, limits)
     if limits.characters is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.characters:

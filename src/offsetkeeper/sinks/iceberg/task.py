@@ -26,13 +26,12 @@ from pyiceberg.types import IcebergType, IntegerType, LongType, TimestampType, T
 from offsetkeeper.core.urls import redacted, secrets_of
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks.iceberg.bounds import data_files
-from offsetkeeper.sinks.limits import RANK, Limits, check, check_ranks, record_of
+from offsetkeeper.sinks.limits import FIRST_DAY, LAST_DAY, RANK, Limits, check, check_ranks, record_of
 from offsetkeeper.sinks.synced import sync, with_folders
 
 RESULT = "file binary, host string"
 
 _FILE_BYTES = 128 * 2**20  # of rows in memory; a file has fewer, as it is compressed
-_FIRST_DAY, _AFTER_LAST_DAY = -719_162, 2_932_897  # from 1970 to the years 1 and 10000
 _DAY_US = 86_400_000_000
 
 
@@ -263,4 +262,4 @@ def _has_odd_years(array: pa.Array) -> bool:
     days = pa.types.is_date32(kind)
     ends = pc.min_max(array.cast(pa.int32() if days else pa.int64())).as_py()
     scale = 1 if days else _DAY_US
-    return ends["min"] is not None and not _FIRST_DAY * scale <= ends["min"] <= ends["max"] < _AFTER_LAST_DAY * scale
+    return ends["min"] is not None and not FIRST_DAY * scale <= ends["min"] <= ends["max"] < (LAST_DAY + 1) * scale

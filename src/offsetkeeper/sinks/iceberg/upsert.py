@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import compress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -116,12 +117,11 @@ def _that_may_have(table: Table, keys: pa.Table, key: Sequence[str]) -> list[Fil
     wanted, snapshot = _between(table, keys, key), table.current_snapshot()
     planner = _Planner(table, wanted, _between(table, keys, others))
     planned = list(planner.plan_files(snapshot.manifests(table.io))) if snapshot else []
-
-    def may_have(scanned: FileScanTask) -> bool:
-        return planner.may_have(scanned.file) or bool(unbounded(scanned.file, table.io) & {*texts, NO_ID})
-
+    within = [scanned for scanned in planned if planner.may_have(scanned.file)]
+    beyond = [scanned for scanned in planned if not planner.may_have(scanned.file)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # in an object store, most of the time of each is waiting
-        return [scanned for scanned, may in zip(planned, pool.map(may_have, planned), strict=True) if may]
+        wrong = pool.map(lambda scanned: unbounded(scanned.file, table.io) & {*texts, NO_ID}, beyond)
+        return [*within, *compress(beyond, wrong)]
 
 
 def _read(table: Table, files: Sequence[FileScanTask], names: Sequence[str]) -> pa.Table:

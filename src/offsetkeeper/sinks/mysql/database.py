@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from offsetkeeper.clients.mysql import Connection, Connections, read_url
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.clients.mysql_server import IS_READ_ONLY, refuse_read_only
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.sinks.staged_table import ServerDatabase
 
 # All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text. Rows that
@@ -92,9 +93,8 @@ def _prepare(address: str, timeout: float, connection: Connection) -> None:
     Raises:
         StoreUnavailable: the server is read-only. A replica that is behind would show a mark that is no more.
     """
-    [(read_only,)] = connection.execute("SELECT @@global.read_only").fetchall()
-    if read_only not in {0, "OFF"}:
-        raise StoreUnavailable(f"{address} is read-only for now, or a replica, which may be behind")
+    [(read_only,)] = connection.execute(IS_READ_ONLY).fetchall()
+    refuse_read_only(address, read_only)
     locks = max(1, int(timeout))  # otherwise the server waits after this side gave up
     for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"):
         connection.execute(statement)

@@ -11,7 +11,14 @@ import pymysql
 from pymysql.constants import ER
 
 from offsetkeeper.clients.mysql import OURS, Connection, Connections, Result, code_of, is_conflict, read_url
-from offsetkeeper.clients.mysql_server import clock_ms, database_identity, server_settings, triggers
+from offsetkeeper.clients.mysql_server import (
+    IS_READ_ONLY,
+    clock_ms,
+    database_identity,
+    refuse_read_only,
+    server_settings,
+    triggers,
+)
 from offsetkeeper.core.codec import empty
 from offsetkeeper.core.model import LONGEST_GROUP, Change, Snapshot
 from offsetkeeper.errors import (
@@ -19,7 +26,6 @@ from offsetkeeper.errors import (
     OffsetkeeperError,
     OutcomeUnknown,
     Refused,
-    StoreUnavailable,
     VersionConflict,
 )
 from offsetkeeper.stores.group_names import Names
@@ -212,10 +218,9 @@ class MySQLStore(TableStore):
     def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):
             text = self._sql(statement) % tuple(map(connection.escape, parameters))
-            [(_, [(read_only,)]), (_, found)] = connection.run(["SELECT @@global.read_only", text])
+            [(_, [(read_only,)]), (_, found)] = connection.run([IS_READ_ONLY, text])
             rows = of_columns(columns, found)
-        if read_only not in {0, "OFF"}:
-            raise StoreUnavailable(f"{self.address} is read-only for now, or a replica, which may be behind")
+        refuse_read_only(self.address, read_only)
         return rows
 
     def _sql(self, statement: str) -> str:
