@@ -11,6 +11,7 @@ import pymysql
 import pytest
 from pyspark.sql import SparkSession
 
+from offsetkeeper.clients import mysql_server
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.errors import MarkMoved, Refused, SinkError, StoreUnavailable
@@ -69,6 +70,15 @@ def shop(mariadb_server: MariaDBServer, execute: Query) -> str:
     name = mariadb_server.create_database()
     execute(TABLE.format(f"{name}."))
     return name
+
+
+@pytest.fixture
+def twin(mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[MariaDBServer]:
+    """Another server, whose names are those of the first one: its port and its folder are not asked for here."""
+    assert mariadb_server.port
+    monkeypatch.setattr(mysql_server, "_NAMES", ("hostname", "version"))
+    with MariaDBServer(fsync=False) as server:
+        yield server
 
 
 @pytest.fixture
@@ -346,3 +356,17 @@ def test_a_table_that_nobody_uses_any_more_keeps_no_connection(
     del table
     gc.collect()
     wait_until(lambda: not execute(mine), "its connection was closed", 30)
+
+
+def test_a_copy_of_the_ledgers_server_is_not_taken_for_it(
+    spark: SparkSession, mariadb_server: MariaDBServer, twin: MariaDBServer, shop: str, count: Callable[[], int]
+) -> None:
+    """Host, port and folder are the same in two clusters of containers, and so may the database be."""
+    twin.create_database(shop)
+    with closing(open_store(twin.url(shop))) as store:
+        way = Table(mariadb_server.url(shop), "records").prepare(store, Guarantee.EXACTLY_ONCE)
+        assert isinstance(way, Lander)
+        write(spark, way, 1)
+        assert count() == 3
+    with closing(open_store(mariadb_server.url(shop))) as store:
+        assert isinstance(Table(mariadb_server.url(shop), "records").prepare(store, Guarantee.EXACTLY_ONCE), Joiner)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pymysql
@@ -98,13 +99,32 @@ def triggers(connection: Connection, schema: str, names: Sequence[str], timing: 
 
 
 _NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # each server has some of them
+_LOCK = "offsetkeeper.identity"
+_LOCK_S = 10
 
 
 def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
-    """Return a text that identifies the database of a connection, however its URL is spelled."""
+    """Return a text that identifies the database of a connection, however its URL is spelled.
+
+    A copy of a server may have all its names. So compare two identities while one of the connections has the lock; see
+    `identity_lock`.
+    """
     with connection.cursor(pymysql.cursors.Cursor) as cursor:
         cursor.execute(f"SHOW GLOBAL VARIABLES WHERE variable_name IN {_NAMES}")
         found = sorted(cursor.fetchall())
-        cursor.execute("SELECT DATABASE()")
-        [(database,)] = cursor.fetchall()
-    return ":".join(["mysql", *(f"{name}={value}" for name, value in found), database])
+        cursor.execute("SELECT DATABASE(), IS_USED_LOCK(%s)", (_LOCK,))
+        [(database, holder)] = cursor.fetchall()
+    return ":".join(["mysql", *(f"{name}={value}" for name, value in found), f"lock={holder}", database])
+
+
+@contextmanager
+def identity_lock(connection: Connection) -> Iterator[None]:
+    """Hold a lock of the server in the block; its holder is a part of each identity that the server tells meanwhile.
+
+    Clusters that allow no such locks go without, as their servers have names of their own.
+    """
+    with suppress(pymysql.Error):  # a lost connection is told by the next statement
+        connection.execute("SELECT GET_LOCK(%s, %s)", (_LOCK, _LOCK_S))
+    yield
+    with suppress(pymysql.Error):
+        connection.execute("SELECT RELEASE_LOCK(%s)", (_LOCK,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -172,10 +172,20 @@ class StagedTable(Generic[C, S]):
         mine = f"{prefix}{self._run}_"
         return prefix, mine, f"{mine}{environment.token(4)}"
 
-    def _is_in_database_of(self, store: Store, identity: Callable[[C], str]) -> bool:
+    def _is_in_database_of(
+        self,
+        store: Store,
+        identity: Callable[[C], str],
+        lock: Callable[[C], AbstractContextManager[object]] = nullcontext,
+    ) -> bool:
         if not isinstance(store, TransactionalStore) or not store.address.startswith(self._SCHEMES):
             return False
-        return store.identity() == self._database.run(identity)
+
+        def same(connection: C) -> bool:
+            with lock(connection):
+                return store.identity() == identity(connection)
+
+        return self._database.run(same)
 
     def _is_first(self, prefix: str) -> bool:
         """Whether this is the first batch of this run into that table."""
