@@ -258,10 +258,20 @@ class BatchLog(Logs):
             "A record came between two uses of the frame. Use it once, and make the rows that are needed twice within "
             "the query, or in process; that is another query, so start it with a new checkpoint"
         )
+        if self.newest() != (batch_id, False):
+            return (
+                f"{once}; a query with state also needs offsets= to build new state. Do not take this batch back: it "
+                "is done, and its results are in the output. To go on with this one, stop what writes to the topic, "
+                "let the program that ran this batch read all, and put its offsets into the store again: then the "
+                "sources end at the same offsets"
+            )
         if not batch_id:
             return once
         back = f"offsetkeeper checkpoint truncate {quote(self.where)} --batch {batch_id - 1} --query-id keep --execute"
-        return f"{once}. To go on with this one, take the batch back, of which nothing was written: {back}"
+        return (
+            f"{once}. If plain Spark began this batch, let its program finish it. Otherwise nothing of it was written; "
+            f"to go on with this one, take it back: {back}"
+        )
 
     def missing(self, name: str) -> CheckpointMismatch:
         """See `Logs.missing`."""
