@@ -456,9 +456,28 @@ def test_a_position_that_the_source_has_lost_takes_out_none_of_the_target(
     del source.memory.positions["g"][B]
     before = target.load("g")
     for refused in (copy, preview):
-        with pytest.raises(NotAllowed, match=r"has a position of b 7, which the source has lost. Set it in the source"):
+        with pytest.raises(NotAllowed, match=r"has a position of b 7, which the source has lost") as raised:
             refused("g", source, target, overwrite=True)
+        put_back = f"offsetkeeper reset --store {source.address})"
+        assert put_back in str(raised.value)
+        forget = f"offsetkeeper forget g b:7 --store {source.address}"  # in the target it would lead nowhere
+        assert str(raised.value).endswith(f"take it out of the source: {forget}")
     assert target.load("g") == before
+    ledger = Ledger(source, "g")
+    ledger.load()
+    ledger.forget([B], "lost", force=True)
+    copy("g", source, target, overwrite=True)
+    assert B not in target.load("g").positions
+
+
+def test_a_position_that_only_a_target_without_a_ledger_has_is_taken_out_of_the_target(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    other = TopicPartition("c", 1)
+    target.memory.positions["g"] = {other: Position(3)}
+    with pytest.raises(NotAllowed, match="which the source does not have: take it out of the target") as raised:
+        copy("g", source, target, overwrite=True)
+    assert str(raised.value).endswith(f"offsetkeeper forget g c:1 --store {target.address}")
 
 
 def test_a_copy_that_is_made_again_writes_nothing(source: MemoryStore, target: MemoryStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,15 @@ from offsetkeeper.errors import SettingsError, listed
 from offsetkeeper.operate.scope import Scope
 
 
-def forget_command(group: str, tp: TopicPartition) -> str:
-    """Return the command that takes out one position, for a shell."""
-    return command("forget", group, "", f"{tp.topic}:{tp.partition}")
+def forget_command(group: str, tp: TopicPartition, store: str = "") -> str:
+    """Return the command that takes out one position, for a shell.
+
+    Args:
+        group: the consumer group.
+        tp: the partition.
+        store: address of the store, if it is not clear which one is meant.
+    """
+    return command("forget", group, f"--store {shlex.quote(store)}" if store else "", f"{tp.topic}:{tp.partition}")
 
 
 @dataclass(frozen=True, slots=True)
