@@ -73,9 +73,10 @@ def lag(
     """
     limits = Limits.of(max_age, max_lag, fail_on)
     if not (group or checkpoint):
+        limited = bool(max_age or max_lag is not None or fail_on)
         if topic or top or every or sort is not Sort.PARTITION:
             raise SettingsError("--topic, --top, --sort and --all are for one group: name it")
-        if lag_of_all(options.settings(store, brokers, kafka), limits, watch, as_json=as_json):
+        if lag_of_all(options.settings(store, brokers, kafka), limits, watch, limited=limited, as_json=as_json):
             raise typer.Exit(1)
         return
     url, name = _source(store, checkpoint, group)

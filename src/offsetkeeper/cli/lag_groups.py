@@ -9,7 +9,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.limits import Limits
 from offsetkeeper.cli.output import complain, say_json, say_table, seconds, share, shown
 from offsetkeeper.core import environment
-from offsetkeeper.errors import BrokerUnavailable, StoreUnavailable
+from offsetkeeper.errors import BrokerUnavailable, Refused, StoreUnavailable
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.view import GroupSample, View
 from offsetkeeper.operate.status import Status
@@ -24,10 +24,19 @@ _EXPLAINING = {
 }
 
 
-def lag_of_all(chosen: options.Settings, limits: Limits, watch: float | None, *, as_json: bool) -> bool:
+def lag_of_all(chosen: options.Settings, limits: Limits, watch: float | None, *, limited: bool, as_json: bool) -> bool:
     """Show the lag of all groups; return whether a group exceeds the limits or could not be measured.
 
+    Args:
+        chosen: settings.
+        limits: the limits.
+        watch: seconds between two measurements, for ever; None measures once.
+        limited: whether a limit was asked for. Then there must be a group: a check of a store that was emptied, or
+            mistyped, must not look healthy.
+        as_json: whether to print JSON.
+
     Raises:
+        Refused: there is no group to hold against the limits.
         SettingsError: store or brokers are missing or wrong.
         StoreUnavailable, BrokerUnavailable: the store or the brokers do not answer.
     """
@@ -40,6 +49,8 @@ def lag_of_all(chosen: options.Settings, limits: Limits, watch: float | None, *,
                 raise StoreUnavailable(view.store.error)
             if not view.kafka.up:
                 raise BrokerUnavailable(view.kafka.error)
+            if limited and not view.groups:
+                raise Refused(f"{store.address} has no groups, so there is nothing to hold against the limits")
             bad = _say(view, limits, as_json=as_json)
             if watch is None:
                 return bad
