@@ -83,8 +83,8 @@ class Fake:
         return {tp: self.held_[tp] for tp in partitions}
 
     def offsets_for_times(self, partitions: Iterable[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
-        """Return the record of that second."""
-        return dict.fromkeys(partitions, at_ms // 1000)
+        """Return the first record from that second on, or the end."""
+        return {tp: min(max(at_ms // 1000, self.held_[tp].beginning), self.held_[tp].end) for tp in partitions}
 
     def retentions(self, topics: Iterable[str]) -> Retentions:
         """Return none: records are kept for ever."""
@@ -211,6 +211,39 @@ def test_a_group_of_which_nothing_is_stored_is_told_and_never_healthy(command: l
     fake.held_[TopicPartition("b", 0)] = Bounds(0, 5)
     with pytest.raises(Refused, match=r"shpo.*sqlite:///.*Check the name"):
         run(command[0], "shpo", *command[1:])
+
+
+@pytest.mark.parametrize("limit", [["--max-age", "5m"], ["--max-lag", "0"], ["--fail-on", "stopped"]])
+def test_a_store_without_groups_is_within_no_limit(limit: list[str], url: str, fake: Fake) -> None:
+    """A check that is run by cron stayed green when the store was emptied, or another was named."""
+    assert not fake.held_
+    group(url)
+    for table in ("offsetkeeper_groups", "kafka_offsets"):
+        execute(url, f"DELETE FROM {table}")  # noqa: S608 - names of ours
+    command = ["lag", "--brokers", "fake:9092"]
+    assert run(*command).stdout.startswith("# 0 groups\n")
+    with pytest.raises(Refused, match=r"offsets\.db has no groups, so there is nothing to hold against the limits"):
+        run(*command, *limit)
+
+
+@pytest.mark.parametrize("execute", [[], ["--execute"]])
+def test_a_group_that_is_mistyped_is_not_taken_to_be_free_of_runs(execute: list[str], url: str) -> None:
+    group(url)
+    with pytest.raises(Refused, match=r"'shpo' is not in sqlite:///.*Check the name"):
+        run("fence", "shpo", *execute)
+    assert open_store(url).groups() == ["shop"]
+    with pytest.raises(SettingsError, match="does not exist"):
+        run("fence", "shop", "--store", "sqlite:///nosuch.db", *execute)
+    assert not Path("nosuch.db").exists()
+
+
+def test_an_adoption_that_makes_a_ledger_says_so(url: str) -> None:
+    group(url)
+    told = "the store has no group 'shpo' yet, so check the name: this adoption makes it"
+    for more in ([], ["--execute"]):
+        assert told in run("adopt", "shpo", "--sequence", "3", *more).stdout
+    assert told not in run("adopt", "shop", "--sequence", "3").stdout
+    assert told not in run("adopt", "till", "--sequence", "0").stdout  # it changes nothing
 
 
 def test_positions_that_another_program_has_stored_are_something(url: str) -> None:
@@ -385,6 +418,27 @@ def test_a_replay_tells_what_elections_have_cut_beside_what_retention_has_delete
     with pytest.raises(SettingsError, match=f"{told}: add --partial to read the rest"):
         run(*command, "--output", "batch.jsonl")
     assert not Path("batch.jsonl").exists()
+
+
+def test_a_replay_from_a_time_on_tells_what_retention_may_have_deleted(url: str, fake: Fake) -> None:
+    group(url)
+    fake.held_[A] = Bounds(6, 20)
+    command = ("replay", "shop", "--to-datetime", "1970-01-01T00:00:09Z", "--ordered", "--brokers", "fake:9092")
+    early, late = ("--from-datetime", "1970-01-01T00:00:02Z"), ("--from-datetime", "1970-01-01T00:00:07Z")
+    shown = run(*command, *early)
+    assert shown.exit_code == 1
+    told = "retention has deleted records, and some of them may have had these times: a 0"
+    assert f"note: {told}\n" in shown.stdout
+    found = json.loads(run(*command, *early, "--json").stdout)
+    assert (found["records"], found["lost"], found["perhaps_deleted"]) == (3, 0, [{"topic": "a", "partition": 0}])
+    assert run(*command, *early, "--partial").exit_code == 0
+    with pytest.raises(SettingsError, match=f"{told}: add --partial to read the rest"):
+        run(*command, *early, "--output", "batch.jsonl")
+    assert not Path("batch.jsonl").exists()
+    shown = run(*command, *late)  # Kafka holds records from before that time, so the deleted ones are older
+    assert (shown.exit_code, "retention has" in shown.stdout) == (0, False)
+    fake.held_[A] = Bounds(0, 20)
+    assert run(*command, *early).exit_code == 0  # nothing was deleted
 
 
 def begin(

@@ -134,6 +134,74 @@ def test_a_reader_that_goes_away_is_no_verdict_and_nothing_is_said(
     assert (done.returncode, done.stderr or "") == (141, "")
 
 
+FAKE = """
+from contextlib import nullcontext
+from cli.test_looking import A, Bounds, Fake
+from offsetkeeper.cli import main, options
+cluster = Fake()
+cluster.held_ = {A: Bounds(0, 20)}
+options.open_cluster = lambda _: nullcontext(cluster)
+main.main()
+"""
+
+
+def faked(folder: Path, *asked: str, reads: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command on a cluster in its own process; `reads`: whether somebody reads the output."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", FAKE, *asked, "--store", "sqlite:///offsets.db", "--brokers", "fake:9092"],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE if reads else write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    finally:
+        os.close(write)
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Callable[[], list[int]]:
+    """Return a function that tells where three groups are; at first all are at 10, and nobody holds one."""
+    names, store = ("one", "three", "two"), f"sqlite:///{tmp_path}/offsets.db"
+    for name in names:
+        ledger = Ledger(open_store(store), name, name="日:1")
+        ledger.acquire()
+        ledger.place({TopicPartition("a", 0): Position(0)})
+        ledger.commit(ledger.batch([OffsetRange("a", 0, 0, 10)]))
+        ledger.release()
+        ledger.store.close()
+    return lambda: [open_store(store).load(name).positions[TopicPartition("a", 0)].offset for name in names]
+
+
+def test_a_reader_that_goes_away_stops_no_change(groups: Callable[[], list[int]], tmp_path: Path) -> None:
+    """Of several groups some were changed and some not, and nothing told which."""
+    done = faked(tmp_path, "reset", "--all-groups", "--all-topics", "--to-offset", "4", "--execute", reads=False)
+    assert (done.returncode, done.stderr, groups()) == (141, "", [4, 4, 4])
+    done = faked(tmp_path, "undo", "two", "--execute", reads=False)
+    assert (done.returncode, done.stderr, groups()) == (141, "", [4, 4, 10])
+    command = ("reset", "two", "--all-topics", "--to-offset", "5", "--export", "--execute")
+    assert (faked(tmp_path, *command, reads=False).returncode, groups()) == (141, [4, 4, 5])
+
+
+def test_what_an_encoding_lacks_is_written_otherwise_and_is_no_error(
+    groups: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    """The change was made, and exit code 1 would be a verdict."""
+    why = ("--reason", "日", "--execute")
+    done = faked(tmp_path, "reset", "two", "--all-topics", "--to-offset", "4", *why, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr, groups()) == (0, "", [10, 10, 4])
+    read = [sys.executable, "-m", "offsetkeeper", "history", "two", "--store", "sqlite:///offsets.db"]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    told = subprocess.run(read, cwd=tmp_path, env=environment, capture_output=True, timeout=100, check=False)
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert rb"a 0 10 \u2192 4; \u65e5 (by " in told.stdout
+
+
 @pytest.mark.parametrize("asked", ["BrokenPipeError(32, 'Broken pipe')", "SystemExit(3)"])
 def test_a_pipe_that_broke_elsewhere_is_an_error(asked: str, tmp_path: Path) -> None:
     """As in a function of the user's, which writes to another program."""

@@ -165,6 +165,14 @@ def test_a_partition_with_records_from_before_an_output_was_added_stays_where_it
     assert ends_for_reset(at(90, 80, 4), lost, Held((OLD, NEW)), "orders") == {P0: 90, P1: 60}
 
 
+def test_a_position_that_the_store_has_lost_is_told_by_the_output_or_by_nobody() -> None:
+    """An export without it would look whole."""
+    lost = replace(at(90, 60), positions={P0: Position(90)}, missing=frozenset({P1}))
+    assert ends_for_reset(lost, committed(BEFORE, SINCE), Held((OLD, NEW)), "orders") == {P0: 90, P1: 60}
+    with pytest.raises(Refused, match="the store has lost the positions of orders 1, and the output tells no offset"):
+        ends_for_reset(lost, committed(BEFORE, SINCE), Held((NEW,)), "orders")
+
+
 def test_an_output_that_has_no_batch_gets_all_from_the_beginning() -> None:
     assert ends_for_reset(at(90, 60), committed(BEFORE, SINCE), Held(())) == {P0: 0, P1: 0}
 

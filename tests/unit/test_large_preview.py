@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from offsetkeeper import Ledger, Position, TopicPartition
-from offsetkeeper.cli.changes import finish
+from offsetkeeper.cli.changes import tell
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.kafka import KafkaCluster
@@ -26,7 +26,7 @@ def preview(partitions: int, capsys: pytest.CaptureFixture[str]) -> tuple[list[s
     ledger.load()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("offsetkeeper.cli.changes.reset_lag", lambda *_: {})
-        finish(ledger, cast("KafkaCluster", None), made, "", execute=False, force=False, as_json=False)
+        tell(ledger, cast("KafkaCluster", None), made, execute=False, force=False, as_json=False)
     said = capsys.readouterr()
     return [" ".join(line.replace("│", " ").split()) for line in said.out.splitlines()], said.err
 

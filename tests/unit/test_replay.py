@@ -185,6 +185,26 @@ def test_between_times_the_records_that_are_there_now_are_read() -> None:
     assert (made.ranges, made.lost) == ((a(0, 6),), 0)
 
 
+@pytest.mark.parametrize(("beginning", "perhaps"), [(0, ()), (2, ()), (3, (A,)), (4, (A,)), (6, (A,))])
+def test_from_a_time_on_what_retention_may_have_deleted_is_told(
+    monkeypatch: pytest.MonkeyPatch, beginning: int, perhaps: tuple[TopicPartition, ...]
+) -> None:
+    """Record n is of second n: what is deleted tells no time, unless an older record is still there."""
+    group = Cut()
+    group.topic.partitions[0] = (beginning, 6, 6)
+    found = {A: max(beginning, 3)}
+    monkeypatch.setattr(ModelCluster, "offsets_for_times", lambda *_: found)
+    start = datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
+    if beginning == 6:
+        with pytest.raises(Refused, match=r"ranges are empty\n  retention has deleted .* these times: a 0"):
+            group.again(start=start)
+        return
+    made = group.again(start=start)
+    assert (made.perhaps_deleted, made.lost, made.whole) == (perhaps, 0, not perhaps)
+    assert ("retention has deleted records" in made.losses) == bool(perhaps)
+    assert group.again(start=max(beginning, 1)).whole  # by offsets it is known
+
+
 def test_what_retention_and_a_cut_have_taken_is_counted_once() -> None:
     [stretch] = make_replay("g", [a(5, 40)], {}, FOUND, cuts={A: 30}).stretches
     assert (stretch.left, stretch.lost, stretch.cut) == (a(10, 30), 15, 10)

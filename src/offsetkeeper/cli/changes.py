@@ -18,7 +18,7 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.lag import Lag
-from offsetkeeper.operate.reset import apply_reset, reset_lag
+from offsetkeeper.operate.reset import reset_lag
 from offsetkeeper.operate.reset_plan import ResetPlan, Step
 from offsetkeeper.operate.reset_words import notes_of
 
@@ -31,16 +31,14 @@ Force = Annotated[
 Reason = Annotated[str, typer.Option(help="Reason for the change. It is stored in the history.")]
 
 
-def finish(
-    ledger: Ledger, cluster: KafkaCluster, made: ResetPlan, reason: str, *, execute: bool, force: bool, as_json: bool
+def tell(
+    ledger: Ledger, cluster: KafkaCluster, made: ResetPlan, *, execute: bool, force: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Execute a plan, or only show it; return it as plain values. Print it as text unless JSON is asked for.
+    """Return a plan as plain values; print it as text unless JSON is asked for. `execute`: it is executed.
 
-    Raises:
-        SettingsError, Fenced, VersionConflict: see `apply_reset`.
+    A command executes all its plans before it prints the first one: a reader of the output that goes away, such as
+    `head`, stops only what is printed.
     """
-    if execute:
-        apply_reset(ledger, cluster, made, signed(reason), force=force)
     lags, owner = {} if execute else reset_lag(made, cluster), ledger.snapshot.owner
     found = reset_fields(made, lags, executed=execute and made.moves, owner=owner)
     if as_json:

@@ -14,7 +14,7 @@ from offsetkeeper.checkpoint.log_format import dump_offsets
 from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute
 from offsetkeeper.cli.modify import copy_group
-from offsetkeeper.cli.output import say, say_json, say_table
+from offsetkeeper.cli.output import complain, say, say_json, say_table
 from offsetkeeper.cli.targets import (
     Clip,
     DryRun,
@@ -34,6 +34,7 @@ from offsetkeeper.core.urls import is_url
 from offsetkeeper.errors import Refused, SettingsError, listed
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_words import clips_of
+from offsetkeeper.operate.scope import check_none_lost
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 
@@ -124,6 +125,7 @@ def diff(
     if given > 1 or not (given or chosen.brokers):
         raise SettingsError("give one side to compare with: --against, --group of a --store, or --brokers")
     left = checkpoint.read_checkpoint(_open(context, place)).next().positions
+    lost: list[TopicPartition] = []
     if not (against or of_group):
         with options.open_cluster(chosen) as cluster:
             held = checkpoint.against_kafka(left, cluster.bounds_of_topics({tp.topic for tp in left}))
@@ -131,17 +133,21 @@ def diff(
         rows: list[tuple[object, ...]] = [(*each.topic_partition, *each[1:]) for each in held]
         dicts, differ = [each.as_dict() for each in held], any(each.bad for each in held)
     else:
-        right = _of_place(context, against) if against else _of_group(store, group, force=True)
+        other = None if against else _of_group(store, group)
+        lost = [] if other is None else sorted(other.missing)
+        right = _of_place(context, against) if other is None else _offsets(other)
         found = checkpoint.differences(left, right)
         columns = ("topic", "partition", "checkpoint", "other", "ahead")
         rows = [(*each.topic_partition, each.left, each.right, each.ahead) for each in found]
-        dicts, differ = [each.as_dict() for each in found], bool(found)
+        dicts, differ = [each.as_dict() for each in found], bool(found or lost)
     if as_json:
         say_json(dicts)
     elif rows:
         say_table(columns, rows)
-    else:
+    elif not lost:
         say("both sides are equal")
+    if lost:
+        complain(f"the store has lost the positions of {listed(lost, ', ')}, so they are not compared")
     if differ:
         raise typer.Exit(1)
 
@@ -218,7 +224,7 @@ def seed(
         typer.Option(
             "--force",
             help="Change the checkpoint even if a query may be running on it; and take the positions of a group that a "
-            "run holds, or that has a batch under way.",
+            "run holds, that has a batch under way, or of which the store has lost some.",
         ),
     ] = False,
     as_json: options.AsJson = False,
@@ -230,10 +236,16 @@ def seed(
     check_execute(execute=execute, dry_run=dry_run)
     if from_file is None and not group:
         raise SettingsError("give --group and --store, or --from-file")
-    offsets = (
-        _of_group(store, group, force=force) if from_file is None else read_csv(from_file, group, grouped=bool(group))
-    )
-    chosen = parse_scope(topic or []).select(offsets, "the offsets given")
+    scope = parse_scope(topic or [])
+    if from_file is None:
+        found = _of_group(store, group)
+        if not force:
+            _check_rests(found)
+            check_none_lost(found, scope, more="; --force takes the others alone")
+        offsets = _offsets(found)
+    else:
+        offsets = read_csv(from_file, group, grouped=bool(group))
+    chosen = scope.select(offsets, "the offsets given")
     offsets = {tp: offsets[tp] for tp in chosen}
     files = _open(context, place)
     edit = checkpoint.plan_seed(checkpoint.read_checkpoint(files, may_be_new=True), {source: offsets})
@@ -427,15 +439,18 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _of_group(store: str, group: str, *, force: bool) -> dict[TopicPartition, int]:
+def _of_group(store: str, group: str) -> Snapshot:
+    """Return the ledger of a group that has positions."""
     if not group:
         raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.settings(store)) as opened:
         found = opened.load(group)
     if not found.positions:
         raise Refused(f"the store has no positions of group {group!r}")
-    if not force:
-        _check_rests(found)
+    return found
+
+
+def _offsets(found: Snapshot) -> dict[TopicPartition, int]:
     return {tp: at.offset for tp, at in found.positions.items()}
 
 

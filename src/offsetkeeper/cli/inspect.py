@@ -32,7 +32,7 @@ from offsetkeeper.operate.json_view import (
     ledger_fields,
     plan_fields,
 )
-from offsetkeeper.operate.lag import Lag, group_lag, total
+from offsetkeeper.operate.lag import Lag, group_lag, topics_read, total
 from offsetkeeper.operate.outlook import Outlook, outlook
 
 _PENDING, _UNSETTLED = "is pending (begun, not committed)", "was dropped by a reset (unsettled)"
@@ -187,7 +187,7 @@ def plan(
         problems = unreadable_ranges(cluster, pending, ledger.snapshot.positions) if pending else []
         reads = tuple(topic or chosen.topics or ())
         ahead = outlook(ledger.snapshot, problems, guarantee, policies, reads)
-        topics = reads or tuple(sorted(topics_of(ahead.positions)))
+        topics = reads or tuple(sorted(topics_read(replace(ledger.snapshot, positions=ahead.positions))))
         asked = Subscription(Topics.of(topics), begin, policies)
         chosen_offsets = check_offsets(given, asked.topics)
         made = ask_plan(cluster, asked, replace(ledger.snapshot, positions=ahead.positions), chosen_offsets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import os
@@ -135,6 +136,9 @@ def main() -> None:
     141: that of SIGPIPE, as of other tools. Exit code 1 would be a verdict. Any other broken pipe is an error.
     """
     logging.lastResort = logging.NullHandler()  # stderr is for the one message
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")  # a change that is made must not end in a traceback
     try:
         _run()
     except (BrokenPipeError, SystemExit) as end:

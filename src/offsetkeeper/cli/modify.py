@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.changes import Execute, Force, Reason, finish, say_end, signed
+from offsetkeeper.cli.changes import Execute, Force, Reason, say_end, signed, tell
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Clip, DryRun, TopicOption, check_execute, parse_scope
 from offsetkeeper.core.codec import FORMAT
@@ -15,7 +15,15 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.fence import fence as fence_run
-from offsetkeeper.operate.reset import check_again, plan_rewind, plan_undo, taken_back, taken_back_by, undo_reason
+from offsetkeeper.operate.reset import (
+    apply_reset,
+    check_again,
+    plan_rewind,
+    plan_undo,
+    taken_back,
+    taken_back_by,
+    undo_reason,
+)
 
 ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.")]
 
@@ -44,8 +52,9 @@ def rewind(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         made = plan_rewind(ledger, cluster, version, scope, clip=clip)
-        why = reason or f"rewind to version {version}"
-        found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
+        if execute:
+            apply_reset(ledger, cluster, made, signed(reason or f"rewind to version {version}"), force=force)
+        found = tell(ledger, cluster, made, execute=execute, force=force, as_json=as_json)
     if as_json:
         say_json(found)
 
@@ -83,9 +92,11 @@ def undo(
         why, notes = undo_reason(entry, reason), taken_back(ledger, entry, scope)
         if taken_back_by(entry) is not None and not execute:
             notes.append("to make it, add --again beside --execute")
+        if execute:
+            apply_reset(ledger, cluster, made, signed(why), force=force)
         for note in [] if as_json else notes:
             say(f"note: {note}")
-        found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
+        found = tell(ledger, cluster, made, execute=execute, force=force, as_json=as_json)
     if as_json:
         say_json({**found, "notes": [*notes, *found["notes"]]})
 
@@ -107,8 +118,9 @@ def fence(
     Example: offsetkeeper fence orders --reason "hangs" --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
-    with options.open_ledger(options.settings(store), group, read_only=not execute) as ledger:
+    with options.open_ledger(options.settings(store), group, read_only=True) as ledger:
         held = fence_run(ledger, signed(reason)) if execute else ledger.load().owner
+        options.check_stored(ledger)
         pending = ledger.snapshot.pending
     if as_json:
         say_json({"executed": execute and held is not None, "held_by": held and held.name})

@@ -57,7 +57,9 @@ Process = Annotated[
         help="Call this function, given as module:function, with a Spark DataFrame and the batch. It writes by itself."
     ),
 ]
-Partial = Annotated[bool, typer.Option("--partial", help="Read the rest even if a part of the records is lost.")]
+Partial = Annotated[
+    bool, typer.Option("--partial", help="Read the rest even if a part of the records is lost, or may be.")
+]
 
 
 def replay(
@@ -82,7 +84,7 @@ def replay(
 
     The command shows the ranges, and which records are lost: retention has deleted them, or an election has cut them
     from the log. --output or --process reads the others. By default the ranges start at the beginning and end at the
-    group's positions. Exit code 1 if a part is lost.
+    group's positions. Exit code 1 if a part is lost, or may be.
 
     Example: offsetkeeper replay orders --version 1207 --output batch.jsonl
     """
@@ -103,7 +105,7 @@ def replay(
         options.check_stored(ledger)
         if not (output or process):
             _show(made, as_json=as_json)
-        elif made.lost and not partial:
+        elif not (made.whole or partial):
             raise SettingsError(f"{made.losses}: add --partial to read the rest")
         elif output:
             count = _write(made, cluster, output)
@@ -111,7 +113,7 @@ def replay(
         else:
             _process(made, cluster, process)
             _done(made, f"{process} is done", as_json=as_json)
-    if made.lost and not partial:
+    if not (made.whole or partial):
         raise typer.Exit(1)
 
 
@@ -129,7 +131,7 @@ def _show(made: Replay, *, as_json: bool) -> None:
         times = " ".join(f"{word} {at.isoformat()}" for word, at in (("from", made.since), ("to", made.before)) if at)
         title = f"{made.group}: {made.size} offsets to look at, for records with a time {times}"
     say_table(columns, rows, title=title)
-    if made.cut:
+    if made.cut or made.perhaps_deleted:
         say(f"note: {made.losses}")
     say("Nothing was read. Add --output or --process to read the records.")
 
@@ -146,8 +148,9 @@ def _done(made: Replay, what: str, *, as_json: bool, quiet: bool = False) -> Non
 def _write(made: Replay, cluster: KafkaCluster, output: str) -> int:
     count = 0
     with _opened(output) as file:
+        escaped = (file.encoding or "").lower().replace("-", "") != "utf8"  # what others cannot hold stays JSON
         for record in replay_records(made, cluster):
-            file.write(json.dumps(record_fields(record), ensure_ascii=False) + "\n")
+            file.write(json.dumps(record_fields(record), ensure_ascii=escaped) + "\n")
             count += 1
     return count
 

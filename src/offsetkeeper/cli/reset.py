@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.changes import Execute, Force, Reason, finish
+from offsetkeeper.cli.changes import Execute, Force, Reason, signed, tell
 from offsetkeeper.cli.output import complain, say_exactly, say_json, shown
 from offsetkeeper.cli.targets import (
     Clip,
@@ -28,10 +28,11 @@ from offsetkeeper.cli.targets import (
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
-from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
-from offsetkeeper.operate.reset import check_reset, known_history, plan_reset
+from offsetkeeper.errors import Fenced, Refused, SettingsError
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.operate.reset import apply_reset, check_reset, known_history, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
-from offsetkeeper.operate.scope import Scope
+from offsetkeeper.operate.scope import Scope, check_none_lost
 
 Groups = Annotated[
     list[str] | None, typer.Argument(help="Names of the consumer groups, as in Kafka (group.id); usually one.")
@@ -94,20 +95,21 @@ def reset(
         else:
             if all_topics and targets.from_file is None:
                 scope = scope._replace(topics=set(chosen.topics))
-            how = partial(plan_reset, clip=clip)
+            work = partial(plan_reset, clip=clip)
             made = [
-                how(each.load(), each.store.address, cluster, to[group], scope, history=known_history(each))
+                work(each.load(), each.store.address, cluster, to[group], scope, history=known_history(each))
                 for group, each in ledgers.items()
             ]
+            _check_exported(ledgers, made if export and targets.from_file is None else (), scope)
         if save is not None:
             write_text(save, made[0].dump())
+        if execute:
+            _apply(ledgers, cluster, made, signed(reason), force=force)
         if export:
             _export({each.group: each.offsets for each in made}, grouped=grouped)
-        if execute and not force:
-            _check_free(ledgers, made)
         if execute or not export:
-            work = partial(finish, cluster=cluster, reason=reason, execute=execute, force=force, as_json=as_json)
-            found = _each(made, lambda each: work(ledgers[each.group], made=each))
+            how = partial(tell, cluster=cluster, execute=execute, force=force, as_json=as_json)
+            found = [how(ledgers[each.group], made=each) for each in made]
             if as_json:
                 say_json(found if grouped else found[0])
 
@@ -148,6 +150,7 @@ def _stored(ledger: Ledger, scope: Scope) -> dict[TopicPartition, int]:
             "it: another group that starts at these positions writes it again. To move a group, start its job, stop it "
             "by SIGTERM until offsetkeeper plan shows no such batch, and export again"
         )
+    check_none_lost(snapshot, scope)
     kept = scope.select(stored, f"the positions of group {ledger.group!r}")
     if not kept:
         raise Refused(f"group {ledger.group!r} has no positions: there is nothing to export")
@@ -167,15 +170,24 @@ def _export(offsets: Mapping[str, Mapping[TopicPartition, int]], *, grouped: boo
         say_exactly(dump_csv(each, group if grouped else ""))
 
 
-def _each(made: Sequence[ResetPlan], work: Callable[[ResetPlan], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Finish one plan after the other; if one fails, print which groups are done."""
-    found: list[dict[str, Any]] = []
+def _check_exported(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan], scope: Scope) -> None:
+    """Check that each plan to export has all partitions of the scope."""
+    for each in made:
+        check_none_lost(ledgers[each.group].snapshot, scope, each.offsets)
+
+
+def _apply(
+    ledgers: Mapping[str, Ledger], cluster: KafkaCluster, made: Sequence[ResetPlan], reason: str, *, force: bool
+) -> None:
+    """Execute one plan after the other; if one fails, or Ctrl-C is pressed, print which groups are done."""
+    if not force:
+        _check_free(ledgers, made)
+    done: list[str] = []
     for each in made:
         try:
-            found.append(work(each))
-        except OffsetkeeperError:
-            done = [one.group for one, fields in zip(made, found, strict=False) if fields["executed"]]
+            apply_reset(ledgers[each.group], cluster, each, reason, force=force)
+        except BaseException:
             if done:
                 complain(f"changed before this error: {', '.join(done)}")
             raise
-    return found
+        done += [each.group] if each.moves else []

@@ -57,6 +57,8 @@ class Adoption:
     def lines(self) -> list[str]:
         """The changes, as sentences."""
         name, found = named(self.output), []
+        if not self.version and self.changes:
+            found.append(f"the store has no group {self.group!r} yet, so check the name: this adoption makes it")
         if self.sequence != self.recorded:
             found.append(
                 f"{self.group}: the ledger says that {name} has batch {self.recorded}; "

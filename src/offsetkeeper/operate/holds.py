@@ -191,12 +191,13 @@ def ends_for_reset(
         output: name of the output.
 
     Raises:
-        Refused: the output does not tell the end of a partition that the group has read, or it has another name now.
+        Refused: the output does not tell the end of a partition that the group has read, or whose position the store
+            has lost; or it has another name now.
     """
     held = _under_this_name_or_before(held, output)
     committed, letters = _committed(history)
     found = ends(held.batches, letters)
-    silent = ledger.positions.keys() - found.keys()
+    silent = (ledger.positions.keys() | ledger.missing) - found.keys()
     known = held.whole and bool(history) and history[-1].version == 1
     if silent and not known:
         raise Refused(
@@ -212,7 +213,10 @@ def ends_for_reset(
             f"the output tells no offset of {_listed(lost)}: its first batch, {held.batches[0].batch}, is of another "
             "ledger, or of the one before a backup was put back. Ask the rows for these partitions"
         )
-    return dict(sorted({**found, **lost}.items()))
+    told = {**found, **lost}
+    if gone := ledger.missing - told.keys():
+        raise Refused(f"the store has lost the positions of {_listed(gone)}, and the output tells no offset of them")
+    return dict(sorted(told.items()))
 
 
 def newer_names(batches: Sequence[HeldBatch], output: str) -> list[str]:

@@ -38,7 +38,8 @@ def plan_replay(
 
     Between two times these are exactly the records whose time lies there, whatever their order. Between two offsets
     these are the records that were there when the position was stored: if an election has cut some since, others are
-    not read for them.
+    not read for them. From a time on, retention may have deleted some if Kafka holds no record from before that time:
+    what is deleted tells no time. The plan has these partitions in `perhaps_deleted`.
 
     Args:
         ledger: ledger of the group.
@@ -46,7 +47,8 @@ def plan_replay(
         start: an offset, or a time; without it, the beginning.
         end: an offset, or a time; it is not read. Without it, the group's position. A record before a time may come
             after any other one, so with a time the ranges reach up to the end of the partitions.
-        scope: the partitions to read; without a name, all that have a position of the group.
+        scope: the partitions to read; without a name, all that have a position of the group, or had one that the store
+            has lost.
         ordered: whether the records are in the order of their times: then the ranges end at the first record at or
             after the time.
 
@@ -55,11 +57,13 @@ def plan_replay(
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     partitions, topics, _ = scope
-    positions = ledger.load().positions
-    bounds = cluster.bounds_of_topics({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in positions})
+    snapshot = ledger.load()
+    positions = snapshot.positions
+    every = {*positions, *snapshot.missing}  # a position that the store has lost is no reason to leave records out
+    bounds = cluster.bounds_of_topics({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in every})
     if missing := sorted(set(topics) - {tp.topic for tp in bounds}):
         raise Refused(f"topic {missing[0]} does not exist at {cluster.brokers}")
-    chosen = {*partitions, *(tp for tp in bounds if tp.topic in topics)} or set(positions)
+    chosen = {*partitions, *(tp for tp in bounds if tp.topic in topics)} or every
     there = {tp: bounds[tp] for tp in chosen if tp in bounds}
     starts = _offsets(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
     if end is None and (unknown := sorted(tp for tp in there if tp not in positions)):
@@ -72,7 +76,9 @@ def plan_replay(
     since, before = (at if isinstance(at, datetime) else None for at in (start, end))
     read = {tp: at._replace(offset=min(at.offset, ends[tp])) for tp, at in positions.items() if tp in there}
     cuts = {} if since or before else _cuts(cluster, read, bounds)  # by time, it is the records that are there now
-    return replace(make_replay(ledger.group, wanted, positions, bounds, cuts), since=since, before=before)
+    perhaps = sorted(tp for tp, at in there.items() if since and 0 < at.beginning == starts[tp])
+    made = make_replay(ledger.group, wanted, positions, bounds, cuts, tuple(perhaps))
+    return replace(made, since=since, before=before)
 
 
 def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:

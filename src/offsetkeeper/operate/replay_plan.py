@@ -62,6 +62,8 @@ class Replay:
         topic_ids: the ids of the topics, as far as known.
         since, before: of the ranges, only records with a time from `since` to before `before` are wanted; None for no
             such limit. Producers give the times, so they need not be in the order of the offsets.
+        perhaps_deleted: partitions of which retention has deleted records, and Kafka holds none from before `since`:
+            those that are gone may be wanted too. Sorted; `lost` does not count them.
     """
 
     group: str
@@ -69,6 +71,7 @@ class Replay:
     topic_ids: Mapping[str, str]
     since: datetime | None = None
     before: datetime | None = None
+    perhaps_deleted: tuple[TopicPartition, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -91,14 +94,20 @@ class Replay:
         return sum(each.cut for each in self.stretches)
 
     @property
+    def whole(self) -> bool:
+        """Whether Kafka surely has all that is wanted."""
+        return not (self.lost or self.perhaps_deleted)
+
+    @property
     def losses(self) -> str:
-        """What is lost, as a sentence; empty if nothing is."""
+        """What is lost, or may be, as a sentence; empty if nothing is."""
         deleted = self.lost - self.cut
         told = [f"retention has deleted {deleted} of these offsets"] if deleted else []
         if self.cut:
             told += [
                 f"elections have cut {self.cut} of these offsets from the log, and other records may have them now"
             ]
+        told += [_perhaps(self.perhaps_deleted)] if self.perhaps_deleted else []
         return "; ".join(told)
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,6 +119,7 @@ class Replay:
             "records": self.size,
             "lost": self.lost,
             "cut": self.cut,
+            "perhaps_deleted": [tp._asdict() for tp in self.perhaps_deleted],
             **times,
             "stretches": stretches,
         }
@@ -121,6 +131,7 @@ def make_replay(
     positions: Positions,
     bounds: Mapping[TopicPartition, Bounds],
     cuts: Cuts = NO_CUTS,
+    perhaps_deleted: tuple[TopicPartition, ...] = (),
 ) -> Replay:
     """Return the plan to read these ranges again.
 
@@ -131,6 +142,7 @@ def make_replay(
         bounds: the offsets that Kafka holds.
         cuts: the offsets from which on other records may have taken the place of those that are wanted; -1 if that
             offset is unknown.
+        perhaps_deleted: see `Replay`.
 
     Raises:
         Refused: a partition does not exist, its topic was created again since, or the partition ends before the
@@ -140,12 +152,14 @@ def make_replay(
     uncut = [r._replace(end=min(r.end, cuts.get(r.topic_partition, r.end))) for r in ranges]
     wrong = [problem for r in uncut if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
-        raise Refused(f"nothing to replay:\n  {listed(wrong) or 'the requested ranges are empty'}")
+        empty = ["the requested ranges are empty", *([_perhaps(perhaps_deleted)] if perhaps_deleted else [])]
+        raise Refused(f"nothing to replay:\n  {listed(wrong or empty)}")
     stretches = tuple(
         _stretch(r, max(r.start, here.end), bounds[r.topic_partition].beginning)
         for r, here in zip(ranges, uncut, strict=True)
     )
-    return Replay(group, stretches, known_ids({r.topic_partition: bounds[r.topic_partition] for r in ranges}))
+    ids = known_ids({r.topic_partition: bounds[r.topic_partition] for r in ranges})
+    return Replay(group, stretches, ids, perhaps_deleted=perhaps_deleted)
 
 
 def cuts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, int]:
@@ -184,6 +198,10 @@ def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:
         "headers": [[header["key"], _text(header["value"])] for header in row.get("headers") or ()],
         **more,
     }
+
+
+def _perhaps(partitions: Iterable[TopicPartition]) -> str:
+    return f"retention has deleted records, and some of them may have had these times: {listed(partitions, ', ')}"
 
 
 def _date(ms: int) -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import Refused, listed
 
@@ -51,6 +52,27 @@ class Scope(NamedTuple):
 
 
 EVERYTHING = Scope()
+
+
+def check_none_lost(snapshot: Snapshot, scope: Scope, given: Collection[TopicPartition] = (), more: str = "") -> None:
+    """Check that the store has lost no position of a scope: whoever goes on at the others would begin there anew.
+
+    Args:
+        snapshot: the ledger.
+        scope: the partitions that go elsewhere.
+        given: partitions whose offset is known in spite of that.
+        more: a further remedy, for the message.
+
+    Raises:
+        Refused: it has lost one.
+    """
+    wanted = snapshot.missing.difference(given)
+    if lost := sorted(tp for tp in wanted if scope.all_topics or scope.covers(tp)):
+        raise Refused(
+            f"the store has lost positions of group {snapshot.group!r}: {listed(lost, ', ')}. Who goes on at the "
+            "others alone would read these partitions again, or skip records. Put them back with offsetkeeper reset, "
+            f"take them out with offsetkeeper forget, or name the others with --topic{more}"
+        )
 
 
 def refuse(problems: Iterable[str]) -> None:
