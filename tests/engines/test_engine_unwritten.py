@@ -73,7 +73,7 @@ def test_a_function_that_a_call_does_not_run_is_refused(
     def hidden(frame: DataFrame, *more: Any) -> Any:
         return function(frame, *more)
 
-    with pytest.raises(SettingsError, match=r"returned a (coroutine|generator|async_generator), and nothing runs it"):
+    with pytest.raises(SettingsError, match=r"returned an? (coroutine|generator|async_generator), and nothing runs it"):
         lab.pipeline(name).run(lab.spark, sink=sink(hidden), until="caught_up")
     assert "commit" not in lab.events()
     assert lab.read(name) == ["a"]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
+from multiprocessing.pool import AsyncResult
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core.batch import Batch
@@ -20,7 +24,21 @@ if TYPE_CHECKING:
     InTransaction = Callable[[DataFrame, Batch, Any], object]
 
 F = TypeVar("F", bound=Callable[..., object])
-_UNWRITTEN = {"DataFrame", "DataFrameWriter", "DataFrameWriterV2", "MergeIntoWriter"}  # of classic Spark and Connect
+# What only describes an output, by the package and the outermost class: of classic Spark and Connect, and of dask.
+_UNWRITTEN = MappingProxyType(
+    {
+        "pyspark": frozenset(
+            (
+                *("DataFrame", "DataFrameWriter", "DataFrameWriterV2", "DataStreamWriter", "MergeIntoWriter"),
+                *("GroupedData", "PandasCogroupedOps", "RDD", "RDDBarrier"),
+            )
+        ),
+        "dask": frozenset({"DaskMethodsMixin"}),
+    }
+)
+_LATER = Future, AsyncResult  # whether the work is ever done, and its error, is known to who asks them
+# Iterators that compute nothing before they are read. Files and cursors are iterators too, and their work is done.
+_LAZY = frozenset({"builtins", "itertools", "multiprocessing"})
 _NOT_RUN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
@@ -135,20 +153,29 @@ def _check(function: F, *arguments: str) -> F:
 def unwritten(returned: object) -> str:
     """Return why what a function returned lacks in its output, as in "a DataFrame, and nothing writes it"; else "".
 
-    It is a frame, or a writer that was never told to save, also within a collection. Or it is a coroutine or a
-    generator, which Python has not run.
+    It is a frame, an RDD, or a writer that was never told to save, also within a collection. Or it is a coroutine, a
+    generator or such an iterator as `map`, which Python has not run. Or it is a future, whose error nobody sees.
     """
-    if isinstance(returned, Mapping | list | tuple | AbstractSet):
+    if isinstance(returned, Mapping | list | tuple | deque | AbstractSet | ValuesView):
         each = returned.values() if isinstance(returned, Mapping) else returned
         return next(filter(None, map(unwritten, each)), "")
-    kind = type(returned)
-    if kind.__module__.startswith("pyspark.") and kind.__name__ in _UNWRITTEN:
-        return f"a {kind.__name__}, and nothing writes it"
-    if inspect.isawaitable(returned) or inspect.isasyncgen(returned) or inspect.isgenerator(returned):
+    names = [(each.__module__, each.__qualname__) for each in type(returned).__mro__]
+    kinds = [(module.partition(".")[0], name.partition(".")[0]) for module, name in names]
+    if any(name in _UNWRITTEN.get(package, ()) for package, name in kinds):
+        return f"{_one(returned)}, and nothing writes it"
+    if isinstance(returned, _LATER):
+        return f"{_one(returned)}, and nothing waits for it"
+    lazy = isinstance(returned, Iterator) and kinds[0][0] in _LAZY
+    if lazy or inspect.isawaitable(returned) or inspect.isasyncgen(returned):
         if inspect.iscoroutine(returned):
             returned.close()  # else Python warns of it, beside the error
-        return f"a {kind.__name__}, and nothing runs it"
+        return f"{_one(returned)}, and nothing runs it"
     return ""
+
+
+def _one(returned: object) -> str:
+    name = type(returned).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' or name.startswith('RDD') else 'a'} {name}"
 
 
 def _check_written(sink: object, returned: object) -> None:
