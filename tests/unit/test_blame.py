@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import http.client
 import smtplib
 import socket
 import sqlite3
 import ssl
+import traceback
 import urllib.error
 from contextlib import closing
 from email.message import Message
@@ -26,7 +28,7 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import PythonException
 
 from offsetkeeper import errors
-from offsetkeeper.core.executors import our_error, raised
+from offsetkeeper.core.executors import our_error, raised, raised_in_turn
 from offsetkeeper.sinks.blame import Blame, blame, judged, kept, words
 
 RECORD, PROGRAM, AWAY, REFUSES = Blame.RECORD, Blame.PROGRAM, Blame.AWAY, Blame.REFUSES
@@ -270,6 +272,87 @@ def test_so_it_is_in_the_text_of_a_task(between: str) -> None:
     )
     assert blame(PythonException(task)) is AWAY
     assert blame(PythonException(task.replace("requests.exceptions.ConnectionError", "ValueError"))) is None
+
+
+def grouped(*causes: Exception) -> ExceptionGroup[Exception]:
+    """Return what a `TaskGroup` raises of tasks that fail with these errors."""
+
+    async def fail(cause: Exception) -> None:
+        raise cause
+
+    async def every() -> None:
+        async with asyncio.TaskGroup() as group:
+            for cause in causes:
+                group.create_task(fail(cause))
+
+    with pytest.raises(ExceptionGroup) as told:
+        asyncio.run(every())
+    return told.value
+
+
+def from_a_task(error: Exception) -> PythonException:
+    """Return what Spark raises of an error in a task."""
+    with pytest.raises(type(error)) as told:
+        raise error
+    text = "".join(traceback.format_exception(told.value))
+    return PythonException(f"Job aborted: org.apache.spark.api.python.PythonException: {text}\n\tat org.apache")
+
+
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "words")
+
+
+@pytest.mark.parametrize(
+    ("causes", "expected"),
+    [
+        ([REFUSED], AWAY),
+        ([ValueError("bad"), REFUSED], AWAY),
+        ([grouped(REFUSED)], AWAY),
+        ([answered(503)], AWAY),
+        ([answered(403)], REFUSES),
+        ([state("23505")], RECORD),
+        ([errors.RowMismatch("words")], RECORD),
+        ([ValueError("bad"), KeyError("worse")], None),
+    ],
+    ids=str,
+)
+def test_an_error_in_a_group_counts_as_it_does_alone(causes: list[Exception], expected: Blame | None) -> None:
+    """Also of a group that a function wraps, and in the text of a task."""
+    group = grouped(*causes)
+    wrapped = RuntimeError("the service")
+    wrapped.__cause__ = group
+    assert [blame(each) for each in (group, wrapped)] == [expected] * 2
+    assert blame(from_a_task(group)) is expected
+    if expected in {AWAY, None}:  # of what is behind an error in a text, only that counts
+        assert blame(from_a_task(wrapped)) is expected
+
+
+def test_of_a_group_the_errors_in_it_are_told() -> None:
+    group = grouped(ValueError("no number"), errors.SinkError("full"))
+    home = from_a_task(group)
+    assert raised(home) == ("ValueError", "no number")
+    assert [*raised_in_turn(home)] == [("ValueError", "no number"), ("offsetkeeper.errors.SinkError", "full")]
+    assert type(our_error(home)) is errors.SinkError
+    cause = RuntimeError("closed")
+    cause.__cause__ = REFUSED
+    assert {each.name for each in raised_in_turn(from_a_task(grouped(cause)))} == {
+        "RuntimeError",
+        "ConnectionRefusedError",
+    }
+    bare = "Exception Group Traceback (most recent call last):\n  |   File\n  | ExceptionGroup: cut (1 sub-exception)\n"
+    assert raised(PythonException(f"  + {bare}")) == ("ExceptionGroup", "cut (1 sub-exception)")
+
+
+def test_outside_of_a_group_a_second_traceback_is_of_a_value() -> None:
+    lines = "Traceback (most recent call last):\n  x\nConnectionError: gone"
+    assert blame(from_a_task(ValueError(f"the record says: {lines}"))) is None
+
+
+def test_an_error_that_was_taken_out_of_its_group_has_the_group_behind_it() -> None:
+    """Which has the error in it."""
+    group = grouped(ValueError("bad"))
+    [cause] = group.exceptions
+    cause.__cause__ = group
+    assert blame(cause) is None
 
 
 def test_what_a_function_does_without_a_service_may_be_a_record_s_fault_all_the_same() -> None:

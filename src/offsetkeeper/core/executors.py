@@ -17,6 +17,11 @@ _OURS = re.compile(
     re.MULTILINE,
 )
 _BEGIN = re.compile(rf"^[^'\"\n]*{re.escape(TRACEBACK)}", re.MULTILINE)  # not within a value
+# Python draws the errors of a group in a frame: each line behind a margin, and rules between them.
+_GROUP = re.compile(rf"^[^'\"\n]*Exception Group {re.escape(TRACEBACK)}", re.MULTILINE)
+_MARGIN = re.compile(r"^ *[|+] ", re.MULTILINE)
+_RULE = re.compile(r"^ *\+-.*\n?", re.MULTILINE)
+_GROUPS = frozenset({"ExceptionGroup", "BaseExceptionGroup"})
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception)[^\n]*:\n\n")
 
 
@@ -37,7 +42,7 @@ class Raised(NamedTuple):
 
 def our_error(error: BaseException) -> OffsetkeeperError | None:
     """Return the error of offsetkeeper that a task has raised, from what Spark raises; None if it is another one."""
-    found = [each for each in _OURS.finditer(str(error)) if each["name"] in _KINDS]
+    found = [each for each in _OURS.finditer(_unframed(str(error))) if each["name"] in _KINDS]
     return _KINDS[found[-1]["name"]](found[-1]["message"]) if found else None
 
 
@@ -54,12 +59,26 @@ def raised(error: BaseException) -> Raised | None:
 
 
 def raised_in_turn(error: BaseException) -> Iterator[Raised]:
-    """Yield what Python code has raised in a task, and then the errors before it that it was raised from."""
-    for part in reversed(_CHAINED.split(str(error))):
-        parts = _BEGIN.split(part, maxsplit=1)
-        lines = parts[1].splitlines()[1:] if len(parts) > 1 else []
-        line = next((line for line in lines if line.strip() and not line.startswith(" ")), "")
-        name, _, message = line.partition(":")
-        if not line:
+    """Yield what Python code has raised in a task, and then the errors before it that it was raised from.
+
+    In place of a group of errors come those that are in it.
+    """
+    text = _unframed(str(error))
+    most = 0 if _GROUP.search(text) else 1  # otherwise the rest is Spark's, or a value's
+    for part in reversed(_CHAINED.split(text)):
+        found = [one for each in _BEGIN.split(part, most)[1:] if (one := _last_line(each)) is not None]
+        if not found:
             return
-        yield Raised(name.strip(), message.strip())
+        yield from [each for each in found if each.name not in _GROUPS] or found
+
+
+def _last_line(traceback: str) -> Raised | None:
+    """Return the error that ends a traceback, without what follows it; None if it is cut before."""
+    line = next((line for line in traceback.splitlines()[1:] if line.strip() and not line.startswith(" ")), "")
+    name, _, message = line.partition(":")
+    return Raised(name.strip(), message.strip()) if line else None
+
+
+def _unframed(text: str) -> str:
+    """Return a text with the errors of a group as those of no group are."""
+    return _MARGIN.sub("", _RULE.sub("", text)) if _GROUP.search(text) else text

@@ -273,7 +273,7 @@ def _of_one(error: BaseException) -> Blame | None:
 
 
 def _behind(error: BaseException, *, handled: bool = False) -> list[BaseException]:
-    """Return the errors that an error was raised from, or that it wraps.
+    """Return the errors that an error was raised from, or that it wraps, as a group of a `TaskGroup` does.
 
     Args:
         error: the error.
@@ -282,7 +282,8 @@ def _behind(error: BaseException, *, handled: bool = False) -> list[BaseExceptio
     found = [error]
     for each in found:
         before = each.__context__ if handled else None
-        near = getattr(each, "reason", None), *each.args[:1], each.__cause__, before
+        grouped = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        near = getattr(each, "reason", None), *each.args[:1], *grouped, each.__cause__, before
         found += [one for one in near if isinstance(one, BaseException) and one not in found][
             : _MOST_BEHIND - len(found)
         ]
