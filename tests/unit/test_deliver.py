@@ -24,6 +24,7 @@ from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.settings import Pace, Run
 from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import (
+    AlreadyCommitted,
     BrokerUnavailable,
     ComputedAgain,
     Fenced,
@@ -33,10 +34,10 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.kafka.start_plan import Subscription
-from offsetkeeper.sinks import Outputs
+from offsetkeeper.sinks import Outputs, Transaction
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.clock import no_waiting
-from unit.test_ledger_faults import RANGES, START, Faulty, always, away, overtaken, reply_lost
+from unit.test_ledger_faults import RANGES, START, Faulty, Lending, always, away, delayed, overtaken, reply_lost
 from unit.test_once import Output
 
 
@@ -93,8 +94,9 @@ class Scene:
         attempts: int = 3,
         retry_timeout_s: float = 0,
         sinks: Mapping[str, Any] = MappingProxyType({}),
+        store: type[Faulty] = Faulty,
     ) -> None:
-        self.store, self.topics = Faulty(MemoryStore(f"memory://{secrets.token_hex(8)}")), Topics()
+        self.store, self.topics = store(MemoryStore(f"memory://{secrets.token_hex(8)}")), Topics()
         self.calls: list[str] = []
         self.frames = 0
         self.retries: list[bool] = []
@@ -395,3 +397,57 @@ def test_a_function_is_not_called_again_where_spark_computed_a_stage_again() -> 
     scene.recompute(1)
     assert scene.deliver()
     assert scene.calls == ["one"]
+
+
+def told_by_another_ledger(*_: Any) -> None:
+    raise AlreadyCommitted("batch audit/ab/7 is already committed: continue with the next one")
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE])
+def test_what_a_ledger_of_the_user_s_has_committed_is_not_this_batch(guarantee: Guarantee) -> None:
+    """The second output did not get the batch, and the next batch was refused."""
+    scene = Scene("one", "two", guarantee=guarantee)
+    scene.failing["one"] = [told_by_another_ledger]
+    with pytest.raises(AlreadyCommitted, match="audit/ab/7"):
+        scene.deliver()
+    assert scene.events() == (["commit"] if guarantee is Guarantee.AT_MOST_ONCE else ["begin"])
+    if guarantee is Guarantee.AT_LEAST_ONCE:
+        assert scene.deliver()
+        assert scene.calls == ["one", "one", "two"]
+
+
+def test_so_it_is_in_the_store_s_transaction() -> None:
+    scene = Scene(sinks={"rows": Transaction(told_by_another_ledger)}, store=Lending)
+    with pytest.raises(AlreadyCommitted, match="audit/ab/7"):
+        scene.deliver()
+    assert scene.events() == []
+
+
+@pytest.mark.parametrize("reads", range(1, 6))
+@pytest.mark.parametrize("names", [(), ("one",)])
+def test_a_commit_that_lands_between_any_two_questions_is_found(
+    names: tuple[str, ...], reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(*names, sinks={"rows": Transaction(lambda *_: None)}, store=Lending)
+
+    def late(faulty: Faulty, change: Any) -> None:
+        if change.entry.event != "commit":
+            faulty.store.apply(change)
+            return
+        faulty.faults.clear()
+        load, answers = faulty.load, iter(range(1, 99))
+
+        def answer(group: str) -> Any:
+            found = load(group)
+            if next(answers) == reads:
+                faulty.land()
+            return found
+
+        monkeypatch.setattr(faulty, "load", answer)
+        delayed(faulty, change)
+
+    scene.store.faults = always(late)
+    assert scene.deliver()
+    assert scene.calls == [*names]
+    assert scene.events() == (["begin", "mark", "commit"] if names else ["commit"])
+    assert {tp.partition: at.offset for tp, at in scene.store.store.load("g").positions.items()} == {0: 15, 1: 22}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,10 @@ range_log = logging.getLogger("offsetkeeper.ranges")
 _HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore, RecordUnreadable)
 
 _TOLD = 2  # the failure in a row after which the history says that an output is away: one may be a lost connection
+
+
+class _Committed(Exception):
+    """An earlier try of the batch, whose reply was lost, turns out to be committed."""
 
 
 @dataclass(slots=True)
@@ -174,7 +178,7 @@ class Delivery:
         """Try a batch once; return None if it is done, else its failure."""
         try:
             self._attempt(replace(batch, retry=batch.retry or course.tried), records, course)
-        except AlreadyCommitted:
+        except _Committed:
             return None
         except MarkError:
             self.ledger.confirm(batch)  # the usual reason is another owner: raises Fenced
@@ -238,7 +242,8 @@ class Delivery:
         """Write the outputs that do not have the batch yet, and mark each; the commit replaces the mark of the last."""
         if self.outputs.ways.writers:
             if self.ledger.snapshot.pending is not None:
-                course.tell(self.ledger.confirm, batch)
+                if course.tell(self.ledger.confirm, batch):
+                    raise _Committed
             else:
                 landed, positions = self.outputs.first_targets(batch.group), self.ledger.snapshot.positions
                 program = self.outputs.program(topics_of(positions))
@@ -265,8 +270,12 @@ class Delivery:
         if not self.outputs.ways.joiners:
             course.tell(self.ledger.commit, batch, self.reason, course.returned)
             return
-        with self.ledger.transaction(batch, self.reason, course.returned) as connection:
-            finish(connection)
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self.ledger.transaction(batch, self.reason, course.returned))
+            except AlreadyCommitted as error:
+                raise _Committed from error
+            finish(connection)  # which may raise an AlreadyCommitted of a ledger of the user's
 
     def _check_topics(self, batch: Batch, course: Course) -> None:
         """Check that no topic was created again since the plan, or is another cluster's: offsets do not show it."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.executors import TRACEBACK
@@ -25,6 +25,7 @@ from offsetkeeper.sinks.blame import Blame, blame, kept
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+T = TypeVar("T")
 _BARRIER = "Could not recover from a failed barrier ResultStage"
 _SETTING, _AS_SPARK_COMES = "spark.task.maxFailures", 4
 # Half of all attempts may lose an executor, and one batch in a thousand ends a run.
@@ -108,11 +109,12 @@ class Course:
         """Whether an attempt of this run has failed after it may have written something."""
         return self.failures + self.anew + self.waits + self.interruptions > 0
 
-    def tell(self, change: Callable[..., object], *arguments: Any) -> None:
-        """Change the ledger; if that fails, `telling` stays set."""
+    def tell(self, change: Callable[..., T], *arguments: Any) -> T:
+        """Change the ledger, and return what `change` does; if that fails, `telling` stays set."""
         self.telling = True
-        change(*arguments)
+        returned = change(*arguments)
         self.telling = False
+        return returned
 
     def failed(self, error: Exception, pace: Pace) -> Failure:
         """Count a failure.
