@@ -39,6 +39,8 @@ HISTORY = """
     AND version <= COALESCE((SELECT version FROM {groups} WHERE group_id = ?), ?) AND version <= ?
     ORDER BY version DESC LIMIT ?
 """
+_PREFIX = "offsetkeeper"
+_USUAL = (UrlSettings().table, f"{_PREFIX}_groups", f"{_PREFIX}_history")
 _LAST = 2**63 - 1
 _PAGE = 50  # entries in one answer: of strangers each may have megabytes
 VERSION = "SELECT version FROM {groups} WHERE group_id = ?"
@@ -203,9 +205,22 @@ def of_columns(columns: int, rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[
 
 
 def table_names(settings: UrlSettings) -> tuple[str, str, str]:
-    """Return the names of the tables for these settings, without a schema: offsets, groups, history."""
-    prefix = "offsetkeeper" if settings.table == UrlSettings().table else settings.table
-    return settings.table, f"{prefix}_groups", f"{prefix}_history"
+    """Return the names of the tables for these settings, without a schema: offsets, groups, history.
+
+    Raises:
+        SettingsError: to some servers one of them is also a table of the store with the usual names.
+    """
+    table, usual = settings.table, UrlSettings().table
+    if table == usual:
+        return _USUAL
+    if table.casefold() in {_PREFIX, usual}:
+        raise SettingsError(
+            f"table={table} in the store's URL is refused: a store without ?table= has tables of the same names "
+            f"({', '.join(_USUAL)}), so both would share ledgers, and records would come twice. Use another name. If "
+            f"ledgers are in it already, and none in {usual}, stop their runs, rename the tables to these three, and "
+            "leave ?table= out"
+        )
+    return table, f"{table}_groups", f"{table}_history"
 
 
 def name_tables(settings: UrlSettings, address: str, quote: str = '"') -> Tables:
