@@ -149,6 +149,84 @@ def test_a_group_with_consumers_in_it_is_refused(
     open_one().apply(rewind(open_one().load(group), {part: 5}))
 
 
+@pytest.fixture
+def blind(open_one: Opener, monkeypatch: pytest.MonkeyPatch) -> Callable[[], KafkaStore]:
+    """Open a store whose broker lags, so it does not list the topics yet, until it is asked what is committed."""
+
+    def open_blind() -> KafkaStore:
+        store = open_one()
+        monkeypatch.setattr(store._clients.consumers, "partitions", dict)
+        return store
+
+    return open_blind
+
+
+def test_an_offset_that_a_lagging_broker_has_hidden_is_not_passed_over(
+    kafka_server: KafkaServer,
+    open_one: Opener,
+    blind: Callable[[], KafkaStore],
+    group: str,
+    part: TopicPartition,
+    shown: Callable[[], object],
+) -> None:
+    """The partition counted as new: with `start="latest"` 400 records were lost, and Kafka's offset written over."""
+    commit(kafka_server, group, {part: 500})
+    run = Ledger(blind(), group, retry_timeout_s=5)
+    run.acquire()
+    with pytest.raises(Refused, match=rf"offset 500 of {part.topic} 0.*at 900.*reset {group} --topic {part.topic}:0"):
+        run.place({part: Position(900)})
+    assert (run.load().positions, shown()) == ({}, {part: 500})
+    run = Ledger(open_one(), group, retry_timeout_s=5)
+    run.load()
+    run.rewind({part: Position(500)}, "as the message says", force=True)
+    run.acquire()
+    run.place({TopicPartition(part.topic, 1): Position(900)})
+    assert shown() == {part: 500, TopicPartition(part.topic, 1): 900}
+
+
+@pytest.mark.parametrize("hidden", [True, False], ids=["hidden by a lagging broker", "committed meanwhile"])
+def test_an_offset_that_appears_before_the_first_change_is_taken_over(
+    kafka_server: KafkaServer,
+    open_one: Opener,
+    blind: Callable[[], KafkaStore],
+    group: str,
+    part: TopicPartition,
+    *,
+    hidden: bool,
+) -> None:
+    """Whether the ledger had none of it, or an older one, as where the old program ends only now."""
+    commit(kafka_server, group, {part: 500})
+    store = blind() if hidden else open_one()
+    before = store.load(group)
+    if not hidden:
+        commit(kafka_server, group, {part: 600})
+    with pytest.raises(VersionConflict, match="another program has committed"):
+        store.apply(rewind(before, {part: 0} if hidden else {}))
+    store = open_one()
+    store.apply(rewind(store.load(group), {}))
+    assert store.load(group).positions == {part: Position(500 if hidden else 600)}
+
+
+def test_what_another_run_has_published_is_a_conflict_and_no_offset_of_others(
+    open_one: Opener, group: str, part: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, newer = open_one(), Ledger(open_one(), group, retry_timeout_s=5)
+    older, look = Ledger(store, group, retry_timeout_s=5), store._look
+    older.acquire()
+
+    def look_and_sleep(name: str) -> Any:
+        found = look(name)
+        monkeypatch.setattr(store, "_look", look)
+        newer.acquire()
+        newer.place({part: Position(7)})
+        return found
+
+    monkeypatch.setattr(store, "_look", look_and_sleep)
+    with pytest.raises(Fenced):
+        older.place({part: Position(9)})
+    assert store.load(group).positions == {part: Position(7)}
+
+
 def test_a_topic_in_which_ledgers_would_expire_is_refused(
     open_one: Opener, group: str, topic: Callable[..., str]
 ) -> None:

@@ -33,10 +33,11 @@ from offsetkeeper.clients.pool import Lost
 from offsetkeeper.clients.url import read_number, read_url
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import empty
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition, check_topic
 from offsetkeeper.core.published import differences, told
-from offsetkeeper.core.store import version_conflict
+from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import (
     OffsetkeeperError,
     OutcomeUnknown,
@@ -138,8 +139,8 @@ class KafkaStore(BaseStore):
         """See `Store.apply`.
 
         Raises:
-            Refused: the group has consumers, or the ledger is larger than a message may be; nothing was
-                written.
+            Refused: the group has consumers, or Kafka has an offset of a partition that is new to the ledger, or the
+                ledger is larger than a message may be; nothing was written.
         """
         group, line = change.after.group, self._line(change)
         with self._lock:
@@ -149,6 +150,7 @@ class KafkaStore(BaseStore):
                     raise self._conflict(change, seen)
                 if group not in self._published:
                     self._check(group)
+                self._check_new(change, seen)
                 old = self._old(change)
             self._append(change, seen, line._replace(previous=seen.head.token if seen.head else ""), old)
             self._publish(group, change.moves)
@@ -314,6 +316,12 @@ class KafkaStore(BaseStore):
         asked = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
         return self._clients.consumers.offsets(name, asked)
 
+    def _committed_of(self, group: str, asked: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offsets of these partitions that `load` takes over, whatever a broker lists."""
+        names = filter(None, (self._name(group), self._others_name(group)))
+        found = (self._clients.consumers.offsets(name, asked) for name in names if can_be_asked(name))
+        return next(filter(None, found), {})
+
     def _committed_by_others(self, group: str) -> dict[TopicPartition, int]:
         name = self._others_name(group)
         if not can_be_asked(name):
@@ -349,6 +357,31 @@ class KafkaStore(BaseStore):
         found = differences(known.positions, self._offsets(known))
         if found and self._look(group).snapshot == known:  # else a run that lives has published newer ones
             log.warning("%s", told(group, found))
+
+    def _check_new(self, change: Change, seen: _Seen) -> None:
+        """Check that no offset that another program has committed is passed over: brokers that lag list not all topics.
+
+        An operator may pass it over, but not in the first change.
+        """
+        group, by_run = change.after.group, change.entry.event == "place"
+        known = {} if seen.head else dict(change.before.positions)
+        if by_run or not seen.head:
+            known |= {tp: move.after for tp, move in change.moves.items() if move.before is None}
+        found = differences(known, self._committed_of(group, known))
+        if not found:
+            return
+        topic, partition, offset, ours = found[0]
+        what = f"Kafka has offset {offset} of {topic} {partition}, which another program has committed"
+        if not seen.head:
+            raise not_changed(self.address, change, f"{what}, and which was not there when the group was read")
+        if self._look(group).head is not seen.head:  # another run has published it
+            raise self._conflict(change, self._seen[group])
+        way = command("reset", group, f"--topic {topic}:{partition} --to-offset {offset} --execute")
+        raise Refused(
+            f"{self.address}: group {group!r} was not changed: {what}, and the ledger has no position of it "
+            f"({len(found)} partitions are like that). A broker did not list the topic when the group was taken over, "
+            f"or it was committed later. The run would begin at {ours} there. Set the position: {way}"
+        )
 
     def _judge(self) -> None:
         """Refuse a topic in which ledgers expire, and warn if the loss of a broker could lose them."""
