@@ -160,6 +160,28 @@ def test_an_error_at_any_step_says_whether_anything_was_written(tmp_path: Path, 
     assert all(os.strerror(number) in message for message in messages)
 
 
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("done", [True, False], ids=["done, then an error", "an error, and not done"])
+@pytest.mark.parametrize("name", ["EIO", "ETIMEDOUT", "ESTALE", "ECONNRESET", "ENOTCONN", "EHOSTDOWN", "EINTR"])
+def test_a_file_system_whose_answer_is_lost_may_have_made_the_file(tmp_path: Path, name: str, *, done: bool) -> None:
+    """Over a network it may. It was told as "nothing was written", and then the rewind counted."""
+    store = FolderStore(f"file://{tmp_path}")
+    store.apply(rewind(Snapshot("g"), 50))
+    change, usual = rewind(store.load("g"), 0), os.link
+
+    def link(*arguments: Any, **more: Any) -> None:
+        if done:
+            usual(*arguments, **more)
+        raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)))
+
+    os.link = link
+    with pytest.raises(OutcomeUnknown, match=r"000000000002\.json may have been made"):
+        store.apply(change)
+    os.link = usual
+    assert FolderStore(f"file://{tmp_path}").load("g") == (change.after if done else change.before)
+    assert list((tmp_path / ".tmp").iterdir()) == []
+
+
 def small_files(pipe: Connection, url: str) -> None:
     """Write under a limit that cuts files off half-way."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

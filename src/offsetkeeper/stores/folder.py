@@ -23,6 +23,8 @@ _ABANDONED_S = 3600.0
 # Errors that may pass by themselves or when space is freed. All others stay until someone changes something.
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 _PASSING |= {errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN, errno.ECONNRESET, errno.ENOENT}
+# Errors of a file system over the network that may have done what it was asked, and has lost its answer.
+_UNTOLD = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN, errno.ECONNRESET, errno.EINTR}
 
 
 class FolderStore(FileStore):
@@ -146,6 +148,10 @@ class _Folder:
                     os.link(temporary, name, src_dir_fd=apart, dst_dir_fd=opened, follow_symlinks=False)
                 except FileExistsError:
                     return ""
+                except OSError as error:
+                    if error.errno in _UNTOLD:
+                        raise OutcomeUnknown(f"{self._address}: {error}; {name} may have been made") from error
+                    raise
                 return stamp
             finally:
                 with suppress(OSError):
