@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.ledger_document import dump_document
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
@@ -251,6 +252,30 @@ def test_a_run_whose_newest_file_was_deleted_and_made_anew_writes_nothing_over_i
     assert FolderStore(url).load("g") == expected
 
 
+@pytest.mark.parametrize("before", [0, 1, 30])
+@pytest.mark.parametrize("nth", [2, 3])
+def test_a_writer_whose_file_another_has_written_over_is_not_told_that_it_counts(
+    store: FolderStore, url: str, tmp_path: Path, *, nth: int, before: int
+) -> None:
+    """As on a server that looks whether there is a file, and then writes: two runs went on from the same ledger."""
+    make(store, before)
+    rival = change_of(store.load("g"))
+
+    def write_over() -> None:
+        (tmp_path / "g" / f"{before + 1:012}.json").unlink()
+        store.apply(rival)
+
+    with sleeper(url, 0, write_over) as (writer, watched):
+        ledger = Ledger(writer, "g", retry_timeout_s=5)
+        ledger.load()
+        watched._nth = (
+            len(watched.calls) + nth + (not before)
+        )  # a first change lists the folder before it creates a file
+        with pytest.raises(VersionConflict):
+            ledger.record(change_of(ledger.snapshot))
+    assert FolderStore(url).load("g") == rival.after
+
+
 def test_so_many_files_are_kept_and_not_more(tmp_path: Path) -> None:
     """The size on disk does not grow with the age of the group; another program's file is not ours to delete."""
     (tmp_path / "g").mkdir()
@@ -279,7 +304,7 @@ def test_a_long_history_is_read_many_files_at_once(url: str) -> None:
 
 
 def test_a_change_looks_once_when_this_process_made_the_one_before(store: FolderStore, url: str) -> None:
-    """One create, one look: nothing more, whatever the age of the group."""
+    """One create, a look at the file before and one at its own: nothing more, whatever the age of the group."""
     make(store, 3)
     with sleeper(url.replace("=3", "=1000"), 0, lambda: None) as (writer, watched):
         found = writer.load("g")
@@ -288,7 +313,7 @@ def test_a_change_looks_once_when_this_process_made_the_one_before(store: Folder
             change = change_of(found)
             writer.apply(change)
             found = change.after
-        assert watched.calls == ["create", "stamp"] * 3
+        assert watched.calls == ["create", "stamp", "stamp"] * 3
 
 
 def test_a_reader_that_is_overtaken_reads_again(store: FolderStore, url: str) -> None:

@@ -16,6 +16,10 @@ deleted later. These facts show whether a file that was just created, or just re
 
 People may delete and restore files by hand, so that a number comes again. If the stamp differs, the id of the change
 that made the file identifies it.
+
+A place must create a file only if there is none, in one step. Some servers of S3 look first and then write, so that of
+two writers at once the second one writes over the first. So a writer also looks whether its own file still has its
+stamp. This notices most such cases, not all: the other one may write even later.
 """
 
 from __future__ import annotations
@@ -251,11 +255,13 @@ class FileStore(BaseStore):
         folder, mine, next_one = folder_of(group), _name(before + 1), _name(before + 2)
         try:
             if stamp and self._files.stamp(folder, _name(before)) == stamp:
+                self._check_own(change, made)
                 return
             versions = self._versions(group, before)
             newest = max(versions, default=0)
             there = before in versions and _made_by(self._files.read(folder, _name(before)), change.before)
             if before < newest < before + _KEPT and (before == 0 or there):
+                self._check_own(change, made)
                 return
             after = self._files.read(folder, next_one)
             if after and _parse(after.content, next_one).get("previous") == change.after.change_id:
@@ -270,6 +276,14 @@ class FileStore(BaseStore):
                 raise version_conflict(self.address, change, before)
             raise not_changed(self.address, change, f"version {before} is gone, the newest is {newest}")
         raise self._unknown(change, f"{newest - before} changes were made meanwhile")
+
+    def _check_own(self, change: Change, made: str) -> None:
+        """Check that the file of a change, which is never deleted as old so soon, is still the one that was made."""
+        name = _name(change.after.version)
+        if self._files.stamp(folder_of(change.after.group), name) != made:
+            raise StoreUnavailable(
+                f"{name} is gone, or another writer wrote over it: does the place create files in one step?"
+            )
 
     def _prune(self, group: str, last: int) -> None:
         try:
