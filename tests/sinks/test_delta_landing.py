@@ -23,9 +23,18 @@ from pyspark.sql import SparkSession
 
 from fixtures.foul import FOUL, at_once
 from fixtures.s3_gate import s3_gate
-from offsetkeeper.core.mark import OutputMark, check_marks
+from offsetkeeper.core.mark import Landing, OutputMark, check_marks
 from offsetkeeper.core.model import Guarantee, Landed, Snapshot
-from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, Refused, RowMismatch, SinkError, StoreUnavailable
+from offsetkeeper.errors import (
+    BatchVoid,
+    MarkBehind,
+    MarkMoved,
+    OutcomeUnknown,
+    Refused,
+    RowMismatch,
+    SinkError,
+    StoreUnavailable,
+)
 from offsetkeeper.sinks import DeltaTable, Lander, MarkKey
 from offsetkeeper.sinks.delta import landing, task
 from offsetkeeper.sinks.limits import Limits
@@ -73,19 +82,19 @@ def mark(sequence: int, *, void: bool = False) -> OutputMark:
     return OutputMark.of(batch_of(sequence), void=void)
 
 
-Change = Callable[[Lander, Any, str], None]
+Change = Callable[[Lander, Any, str], str | None]
 
 
-def append(way: Lander, seen: Any, path: str) -> None:
-    way.land(GROUP, seen, mark(1), staged(path, "appended", 1))
+def append(way: Lander, seen: Any, path: str) -> str | None:
+    return way.land(GROUP, seen, mark(1), staged(path, "appended", 1))
 
 
-def void(way: Lander, seen: Any, _: str) -> None:
-    way.land(GROUP, seen, mark(1, void=True), None)
+def void(way: Lander, seen: Any, _: str) -> str | None:
+    return way.land(GROUP, seen, mark(1, void=True), None)
 
 
-def merge(_: Lander, seen: Any, path: str) -> None:
-    upserting(path).land(GROUP, seen, mark(1), staged(path, "merged", 1, 2))
+def merge(_: Lander, seen: Any, path: str) -> str | None:
+    return upserting(path).land(GROUP, seen, mark(1), staged(path, "merged", 1, 2))
 
 
 FAR = datetime(6537, 1, 1, 0, 0, 0, 2001, tzinfo=UTC)
@@ -315,8 +324,45 @@ def test_an_answer_that_is_lost_is_looked_up(path: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", lost)
     way = prepared(path)
-    append(way, way.seen(GROUP), path)
+    assert append(way, way.seen(GROUP), path) == "1"
     assert rows(path) == [(1, "appended")]
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_version_is_known_though_the_answer_to_its_commit_was_an_error(
+    path: str, monkeypatch: pytest.MonkeyPatch, *, found: bool
+) -> None:
+    """It was forgotten, and a restore to before it was not noticed. Others commit before it and after it."""
+    real, history = deltalake.DeltaTable.create_write_transaction, deltalake.DeltaTable.history
+
+    def others() -> None:
+        deltalake.DeltaTable(path).optimize.compact()
+        other = MarkKey("billing", "other")
+        way.land(other, way.seen(other), mark(1), None)
+
+    def lost(self: Any, *arguments: Any, **settings: Any) -> None:
+        real(self, *arguments, **settings)
+        monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", real)
+        others()
+        if not found:
+            monkeypatch.setattr(deltalake.DeltaTable, "history", away)
+        raise OSError("No space left on device")
+
+    def away(*_: Any, **__: Any) -> None:
+        raise deltalake.exceptions.DeltaError("away")
+
+    files = staged(path, "mine", 1)
+    way = replace(prepared(path), stage=lambda *_: files)
+    theirs = pa.table({"id": [8], "name": ["theirs"]}, SCHEMA)
+    for _ in range(2):
+        deltalake.write_deltalake(path, theirs, mode="append")
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", lost)
+    done = Once(way, "").write(None, batch_of(1))  # type: ignore[arg-type]
+    monkeypatch.setattr(deltalake.DeltaTable, "history", history)
+    assert done.target == ("3" if found else "")
+    deltalake.DeltaTable(path).restore(2)
+    assert rows(path) == [(8, "theirs")] * 2
+    assert bool(way.lost(Landed(1, done.target), way.seen(GROUP))) == found
 
 
 def test_a_commit_that_fails_on_a_path_wrote_nothing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,6 +486,90 @@ def test_a_restore_that_was_undone_is_no_hindrance(path: str, *, by_time: bool) 
     files = staged(path, "mine3", 3)
     Once(replace(way, stage=lambda *_: files), "").write(None, batch_of(3), landed)  # type: ignore[arg-type]
     assert rows(path) == [*whole, (3, "mine3")]
+
+
+def write(way: Lander, path: str, number: int, landed: Landed, *ids: int) -> Landed:
+    """Write a batch, and return what the ledger knows when it has committed it."""
+    files = staged(path, f"mine{number}", *ids) if ids else landing.Staged(staged(path, "", 0).shape, [], [], "")
+    done = Once(replace(way, stage=lambda *_: files), "").write(None, batch_of(number), landed)  # type: ignore[arg-type]
+    return Landed(number, done.target)
+
+
+@pytest.mark.parametrize("ids", [[3], []], ids=["rows", "no rows"])
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("first", [True, False], ids=["first batch", "later batch"])
+def test_a_restore_that_takes_back_a_batch_that_the_ledger_has_not_committed_is_noticed(
+    path: str, ids: list[int], others: int, *, first: bool
+) -> None:
+    """It counted as landed by its mark, which outlives the rows: they were lost. Others commit before and after it."""
+
+    def theirs() -> None:
+        for _ in range(others):
+            deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
+
+    way = prepared(path)
+    landed = Landed(0, way.seen(GROUP).target) if first else write(way, path, 1, Landed(), 1)
+    theirs()
+    before = deltalake.DeltaTable(path).version()
+    write(way, path, 3, landed, *ids)
+    theirs()
+    there = deltalake.DeltaTable(path).version()
+    assert way.lost(landed, way.seen(GROUP)) == ""
+    deltalake.DeltaTable(path).restore(before)
+    restored = deltalake.DeltaTable(path).version()
+    theirs()
+    told = rf"version {restored} restored the table to before version {before + 1}, which has batch 3"
+    for act in (
+        lambda: write(way, path, 3, landed, *ids),
+        lambda: Once(way, "").kept(batch_of(3), landed),
+        lambda: Once(way, "").make_void(batch_of(3), landed),
+    ):
+        with pytest.raises(MarkBehind, match=rf"{told}.*--sequence 3"):
+            act()
+    once, seen = Once(way, ""), way.seen(GROUP)
+    with pytest.raises(MarkBehind, match=told):  # a start
+        check_marks(Snapshot("billing", landed={"": landed}), {"": seen.mark}, (), {"": once.lost(landed, seen)}, 3)
+    deltalake.DeltaTable(path).restore(there)
+    assert not once.write(None, batch_of(3), landed).used  # type: ignore[arg-type]
+    assert [row for row in rows(path) if row[0] != 8] == [*[(1, "mine1")] * (not first), *[(3, "mine3")] * len(ids)]
+
+
+def test_a_batch_that_a_restore_has_taken_back_can_be_dropped_once_that_is_adopted(path: str) -> None:
+    """Its rows are not there, so its records come again; and whoever still has it cannot land it."""
+    way = prepared(path)
+    landed = write(way, path, 1, Landed(), 1)
+    write(way, path, 2, landed, 2)
+    deltalake.DeltaTable(path).restore(int(landed.target))
+    adopted = Landed(2)
+    assert Once(way, "").make_void(batch_of(2), adopted).landing is Landing.VOID
+    with pytest.raises(BatchVoid):
+        write(way, path, 2, adopted, 2)
+    write(way, path, 3, adopted, 2)
+    assert rows(path) == [(1, "mine1"), (2, "mine3")]
+    assert Once(way, "").make_void(batch_of(3), Landed(3)).landing is Landing.LANDED
+
+
+@pytest.mark.parametrize("change", [append, void, merge])
+def test_nothing_lands_in_a_table_that_is_restored_between_the_look_and_the_commit(
+    path: str, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    """The batch landed upon it, and what the restore had taken back was lost without a word."""
+    way, other, real = prepared(path), MarkKey("other", ""), landing.DeltaTarget._commit
+    known = way.land(other, way.seen(other), mark(1), staged(path, "other", 7))
+
+    def commit(self: landing.DeltaTarget, table: Any, *arguments: Any) -> None:
+        monkeypatch.setattr(landing.DeltaTarget, "_commit", real)
+        deltalake.DeltaTable(path).restore(0)
+        deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
+        real(self, table, *arguments)
+
+    monkeypatch.setattr(landing.DeltaTarget, "_commit", commit)
+    with pytest.raises(SinkError, match=r"was restored by version 2 while rows were landing; nothing was written"):
+        change(way, way.seen(GROUP), path)
+    assert rows(path) == [(8, "theirs")]
+    assert way.seen(GROUP).mark is None
+    with pytest.raises(MarkBehind):
+        Once(way, "").make_void(replace(batch_of(2), group="other"), Landed(1, known or ""))
 
 
 def test_an_older_copy_in_the_place_of_a_table_is_behind(path: str, tmp_path: Path) -> None:

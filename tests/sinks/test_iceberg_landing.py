@@ -46,9 +46,10 @@ from pyiceberg.types import (
 )
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.mark import OutputMark, check_marks
+from offsetkeeper.core.mark import Landing, OutputMark, check_marks
 from offsetkeeper.core.model import Guarantee, Landed, Snapshot
 from offsetkeeper.errors import (
+    BatchVoid,
     MarkBehind,
     MarkError,
     MarkMoved,
@@ -455,6 +456,129 @@ def test_a_table_that_was_rolled_back_is_refused_though_it_keeps_the_mark(lake: 
     with pytest.raises(MarkBehind, match="was rolled back"):
         Once(way, "").make_void(batch_of(3), landed)
     assert way.lost(Landed(2), way.seen(GROUP)) == ""  # an operator has adopted that
+
+
+def write(way: Lander, lake: Lake, number: int, landed: Landed, *ids: int) -> Landed:
+    """Write a batch, and return what the ledger knows when it has committed it."""
+    files = (
+        staged(lake, f"mine{number}", *ids) if ids else landing.Staged(landing.Shape.of(lake.table("orders")), [], "")
+    )
+    done = Once(replace(way, stage=lambda *_: files), "").write(None, batch_of(number), landed)  # type: ignore[arg-type]
+    return Landed(number, done.target)
+
+
+def roll_back(lake: Lake, snapshot: int) -> None:
+    with lake.catalog() as catalog:
+        catalog.load_table("shop.orders").manage_snapshots().set_current_snapshot(snapshot).commit()
+
+
+def current(lake: Lake) -> int:
+    snapshot = lake.table("orders").current_snapshot()
+    assert snapshot is not None
+    return snapshot.snapshot_id
+
+
+@pytest.mark.parametrize("ids", [[3], []], ids=["rows", "no rows"])
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("first", [True, False], ids=["first batch", "later batch"])
+def test_a_rollback_that_takes_back_a_batch_that_the_ledger_has_not_committed_is_noticed(
+    lake: Lake, ids: list[int], others: int, *, first: bool
+) -> None:
+    """It counted as landed by its mark, which outlives the rows: they were lost. Others commit before and after it."""
+    way = lake.lander("orders")
+    theirs(lake, 7)
+    landed = Landed(0, way.seen(GROUP).target) if first else write(way, lake, 1, Landed(), 1)
+    theirs(lake, *[8] * others)
+    before = current(lake)
+    write(way, lake, 3, landed, *ids)
+    theirs(lake, 8)
+    there = current(lake)
+    assert way.lost(landed, way.seen(GROUP)) == ""
+    roll_back(lake, before)
+    for _ in range(others):
+        theirs(lake, 8)
+    for act in (
+        lambda: write(way, lake, 3, landed, *ids),
+        lambda: Once(way, "").kept(batch_of(3), landed),
+        lambda: Once(way, "").make_void(batch_of(3), landed),
+    ):
+        with pytest.raises(MarkBehind, match=r"does not come from the one with batch 3, .*--sequence 3"):
+            act()
+    once, seen = Once(way, ""), way.seen(GROUP)
+    with pytest.raises(MarkBehind, match="was rolled back"):  # a start
+        check_marks(Snapshot("billing", landed={"": landed}), {"": seen.mark}, (), {"": once.lost(landed, seen)}, 3)
+    roll_back(lake, there)
+    assert not once.write(None, batch_of(3), landed).used  # type: ignore[arg-type]
+    mine = [row for row in lake.rows("orders") if row[1] != "theirs"]
+    assert mine == [*[(1, "mine1")] * (not first), *[(3, "mine3")] * len(ids)]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("back", [True, False])
+def test_of_a_batch_whose_snapshot_has_expired_the_history_since_the_ledger_tells_whether_it_is_there(
+    lake: Lake, *, back: bool, compacted: bool
+) -> None:
+    """If all since then is there, and none has the batch, a rollback has taken it back. Otherwise its mark counts."""
+    way = lake.lander("orders")
+    landed = write(way, lake, 1, Landed(), 1)
+    known = current(lake)
+    write(way, lake, 2, landed, 2)
+    mine = current(lake)
+    if back:
+        roll_back(lake, known)
+    if compacted:
+        _compact(lake)
+    elif not back:
+        theirs(lake, 8)
+    old = [mine] if back else [known, mine]
+    with lake.catalog() as catalog:
+        catalog.load_table("shop.orders").maintenance.expire_snapshots().by_ids(old).commit()
+    assert {*old}.isdisjoint(each.snapshot_id for each in lake.table("orders").snapshots())
+    assert way.seen(GROUP).mark == mark(2)
+    assert bool(way.lost(landed, way.seen(GROUP))) == back
+    assert way.lost(Landed(1), way.seen(GROUP)) == ""  # the ledger knows no snapshot, as an operator has adopted
+
+
+def test_a_batch_that_a_rollback_has_taken_back_can_be_dropped_once_that_is_adopted(lake: Lake) -> None:
+    """Its rows are not there, so its records come again; and whoever still has it cannot land it."""
+    way = lake.lander("orders")
+    landed = write(way, lake, 1, Landed(), 1)
+    known = current(lake)
+    write(way, lake, 2, landed, 2)
+    roll_back(lake, known)
+    adopted = Landed(2)
+    assert Once(way, "").make_void(batch_of(2), adopted).landing is Landing.VOID
+    with pytest.raises(BatchVoid):
+        write(way, lake, 2, adopted, 2)
+    write(way, lake, 3, adopted, 2)
+    assert lake.rows("orders") == [(1, "mine1"), (2, "mine3")]
+    assert Once(way, "").make_void(batch_of(3), Landed(3)).landing is Landing.LANDED
+
+
+@CHANGES
+def test_nothing_lands_in_a_table_that_is_rolled_back_between_the_look_and_the_commit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    """The batch landed upon it, and what the rollback had taken back was lost without a word."""
+    theirs(lake, 7)
+    before, way, other = current(lake), lake.lander("orders"), MarkKey("other", "")
+    known = way.land(other, way.seen(other), mark(1), staged(lake, "other", 9))
+    send = commit.Commit.send
+
+    def late(self: commit.Commit) -> str:
+        monkeypatch.setattr(commit.Commit, "send", send)
+        roll_back(lake, before)
+        theirs(lake, 8)
+        return send(self)
+
+    monkeypatch.setattr(commit.Commit, "send", late)
+    with pytest.raises(SinkError, match="was rolled back while rows were landing; nothing was written"):
+        change(way, way.seen(GROUP), lake)
+    assert lake.rows("orders") == [(7, "theirs"), (8, "theirs")]
+    assert way.seen(GROUP).mark is None
+    assert len([*lake.folder.rglob("snap-*.avro")]) == len(lake.table("orders").snapshots())  # nothing is left of it
+    with pytest.raises(MarkBehind):
+        Once(way, "").make_void(replace(batch_of(2), group="other"), Landed(1, known or ""))
 
 
 def test_an_older_copy_in_the_place_of_an_iceberg_table_is_behind(lake: Lake) -> None:

@@ -155,6 +155,16 @@ def lowered(landed: Landed, mark: OutputMark | None) -> str:
     return "the output was restored from a backup, lost rows in a failover or was made again; or its mark was deleted"
 
 
+def above(landed: Landed, mark: OutputMark | None) -> bool:
+    """Return whether a mark says that an output has a batch that the ledger does not know there yet.
+
+    Args:
+        landed: the last batch in the output, as the ledger knows it.
+        mark: mark of the output.
+    """
+    return mark is not None and not mark.void and mark.sequence > landed.sequence
+
+
 def behind(group: str, output: str, mark: OutputMark | None, landed: Landed, why: str, more: str = "") -> MarkBehind:
     """Return the error for an output that no longer has the rows that the ledger knows there.
 

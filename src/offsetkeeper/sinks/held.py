@@ -93,6 +93,15 @@ def told(key: MarkKey, mark: OutputMark, offsets: str | None) -> dict[str, str]:
     return about | ({_DROPPED: "true"} if offsets is None else {_OFFSETS: offsets})
 
 
+def tells(about: Mapping[str, Any], key: MarkKey, mark: OutputMark) -> bool:
+    """Return whether metadata tell of the batch of a mark; of a void mark, that it was dropped."""
+    batch = HeldBatch.of("", about)
+    if batch is None:
+        return False
+    mine = (batch_id(key.group, mark.token, mark.sequence), key.output, mark.void)
+    return (batch.batch, batch.output, batch.dropped) == mine
+
+
 def parse_ranges(lines: object) -> tuple[OffsetRange, ...] | None:
     """Return the ranges of such lines; None if they are not there, or another program has changed them."""
     if not isinstance(lines, str):

@@ -84,7 +84,8 @@ class Seen(NamedTuple):
         mark: mark of the group, or None if there is none.
         handle: a value that lets `land` find out whether the mark was changed since.
         target: identity of the target at that moment, such as a topic's id; empty if the sink knows none.
-        key: whose mark this is, where a target has one mark, whatever the key; else None.
+        key: whose mark this is; another key than the one that was asked for, where a target has one mark for all. None
+            if it is of the one that was asked for.
     """
 
     mark: OutputMark | None
@@ -128,7 +129,8 @@ class Lander:
             `seen`. It raises SinkError if nothing was changed; and OutcomeUnknown if the reply was lost, so that
             everything may be changed, now or later.
         lost: returns why rows that the ledger knows in the output are gone, from the ledger's note and the output's
-            answer; empty if they are there. It sends no request if all is well: it is called before each landing.
+            answer; empty if they are there. The same of a batch of which only the mark says that it is there. It sends
+            no request if all is well: it is called before each landing.
         late: whether the frame is computed in `land`, and not in `stage`. Then `land` gets a function too: it calls it
             when all rows are written, before the mark changes if it can. The function raises `ComputedAgain` if Spark
             has computed a part of the frame again.

@@ -27,7 +27,7 @@ from offsetkeeper import errors
 from offsetkeeper.core import environment, urls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.executors import our_error
-from offsetkeeper.core.mark import OutputMark, lowered
+from offsetkeeper.core.mark import OutputMark, above, lowered
 from offsetkeeper.core.model import Landed
 from offsetkeeper.core.outside import read_file
 from offsetkeeper.core.pickle_by_value import ship
@@ -50,7 +50,7 @@ from offsetkeeper.sinks.delta.columns import (
     partitions_misfit,
     written_by_merge,
 )
-from offsetkeeper.sinks.delta.opened import UNKNOWN, USER_METADATA, load, restored_to, standing, telling
+from offsetkeeper.sinks.delta.opened import UNKNOWN, USER_METADATA, has_batch, load, restored_to, standing, telling
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
@@ -167,27 +167,21 @@ class DeltaTarget:
             mark = marks.read(table.transaction_version, key)
         if mark is not None:  # the run that landed it may have died, or failed, before it was on the disk
             self._settle(key, mark, table.version(), SinkError)
-        return Seen(mark, table, str(table.version()))
+        return Seen(mark, table, str(table.version()), key)
 
     def lost(self, landed: Landed, seen: Seen) -> str:
         """See `Lander`. A table that is restored keeps the marks of the rows that it drops, and its version rises."""
-        why = lowered(landed, seen.mark)
-        if why or not landed.target or seen.target == landed.target:
+        why, new = lowered(landed, seen.mark), above(landed, seen.mark)
+        if why or seen.target == landed.target or not (landed.target or new):
             return why
-        if not landed.target.isdecimal():
+        if landed.target and not landed.target.isdecimal():
             return another_kind(landed)
-        version, known = seen.handle.version(), int(landed.target)
+        version, known = seen.handle.version(), int(landed.target or UNKNOWN)
         if version < known:
             return f"it is at version {version}, and had the batch in version {known}: it was created again or restored"
-        with telling(self.folder):
-            since = seen.handle.history(version - known)
-        for entry in standing(each for each in since if each["version"] > known):
-            to, has = restored_to(entry), f"version {known}, which has the batch"
-            if to == UNKNOWN:
-                return f"version {entry['version']} restored the table to a time: it is unknown whether it kept {has}"
-            if to is not None and to < known:
-                return f"version {entry['version']} restored the table to before {has}, and it keeps the mark"
-        return ""
+        since = self._since(seen.handle, known)
+        why = _restored(since, known) if landed.target else ""
+        return why or (_taken_back(since, seen) if new else "")
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Staged | None) -> str:
         """See `Lander`. Returns the version of the commit; empty if it is not known."""
@@ -198,8 +192,8 @@ class DeltaTarget:
                 self._commit(seen.handle, key, mark, staged)
             except Exception as error:  # noqa: BLE001 - whatever the error is, the table shows the outcome
                 again = self._after(error, key, seen, mark)
-                if again is None:
-                    return ""
+                if isinstance(again, str):
+                    return again
                 seen = again
                 environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
             else:
@@ -208,8 +202,8 @@ class DeltaTarget:
                 return str(version)
         raise SinkError(f"{self.address}: other writers keep changing the table; nothing was written")
 
-    def _after(self, error: Exception, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | None:
-        """Return the state for another try after a failed commit; None if the commit is done after all."""
+    def _after(self, error: Exception, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | str:
+        """Return the state for another try after a failed commit; if the commit is done after all, its version."""
         why, conflict = self.folder.why(error), isinstance(error, CommitFailedError)
         try:
             now = self.seen(key)
@@ -217,14 +211,32 @@ class DeltaTarget:
             raise OutcomeUnknown(f"{why}; the read after it failed too: {lost}") from None
         if now.mark == mark and not conflict:
             log.warning("batch %s has landed, but then an error came: %s", mark.sequence, why)
-            return None
+            return self._version_of(key, seen, now, mark)
         if now.mark != seen.mark:
             raise MarkMoved(f"{self.address}: the mark of {key.group!r} is '{now.mark}' now; nothing was written")
         if conflict and now.handle.version() != seen.handle.version():
+            since = self._since(now.handle, seen.handle.version())
+            if restores := [each["version"] for each in since if restored_to(each) is not None]:
+                raise SinkError(
+                    f"{self.address} was restored by version {restores[0]} while rows were landing; nothing was written"
+                )
             return now
         if self.folder.local:
             raise SinkError(f"{why}; nothing was written") from None
         raise OutcomeUnknown(why) from None
+
+    def _version_of(self, key: MarkKey, seen: Seen, now: Seen, mark: OutputMark) -> str:
+        """Return the version of a commit that has landed since a look; empty if that cannot be found out."""
+        with suppress(SinkError, Refused):
+            since = self._since(now.handle, seen.handle.version())
+            return next((str(each["version"]) for each in since if has_batch(each, key, mark)), "")
+        return ""
+
+    def _since(self, table: deltalake.DeltaTable, version: int) -> list[dict[str, Any]]:
+        """Return the commits after a version, the newest first; old ones may be deleted."""
+        with telling(self.folder):
+            found = table.history(table.version() - version)
+        return [each for each in found if each["version"] > version]
 
     def _commit(self, table: deltalake.DeltaTable, key: MarkKey, mark: OutputMark, staged: Staged | None) -> None:
         transactions = [deltalake.Transaction(*each) for each in marks.transactions(key, mark).items()]
@@ -309,6 +321,33 @@ class DeltaTarget:
         if demands:
             raise Refused(f"{self.address} cannot be written: {'; '.join(demands)}")
         return table
+
+
+def _restored(since: Sequence[Mapping[str, Any]], known: int) -> str:
+    """Return why a table lacks what it had at a version, by the commits since; empty if it does not."""
+    has = f"version {known}, which has the batch"
+    for entry in standing(since):
+        to = restored_to(entry)
+        if to == UNKNOWN:
+            return f"version {entry['version']} restored the table to a time: it is unknown whether it kept {has}"
+        if to is not None and to < known:
+            return f"version {entry['version']} restored the table to before {has}, and it keeps the mark"
+    return ""
+
+
+def _taken_back(since: Sequence[Mapping[str, Any]], seen: Seen) -> str:
+    """Return why a table lacks the batch of its mark: its commit is in the log, and a RESTORE has taken it back."""
+    assert seen.key is not None  # noqa: S101 - it is of this module
+    assert seen.mark is not None  # noqa: S101 - as above
+    mine = [each["version"] for each in since if has_batch(each, seen.key, seen.mark)]
+    kept = {each["version"]: restored_to(each) for each in standing(since)}
+    if not mine or not kept.keys().isdisjoint(mine):
+        return ""
+    by = next(version for version, to in kept.items() if to is not None and to < mine[0])
+    return (
+        f"version {by} restored the table to before version {mine[0]}, which has batch {seen.mark.sequence}, and it "
+        "keeps the mark"
+    )
 
 
 def _chosen(columns: Sequence[LakeColumn], given: Sequence[str], partitions: Sequence[str]) -> list[LakeColumn]:

@@ -12,10 +12,12 @@ from typing import Any
 import deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, open_file
 from offsetkeeper.errors import Refused, SinkError
 from offsetkeeper.sinks.delta.task import Folder
-from offsetkeeper.sinks.held import Held, HeldBatch
+from offsetkeeper.sinks.held import Held, HeldBatch, tells
+from offsetkeeper.sinks.sink import MarkKey
 
 USER_METADATA = "userMetadata"
 """Where a commit keeps a text of its writer; `DESCRIBE HISTORY` of Spark shows it too."""
@@ -81,6 +83,11 @@ def standing(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
             yield entry
             to = restored_to(entry)
             reached = reached if to in {None, UNKNOWN} else to
+
+
+def has_batch(entry: Mapping[str, Any], key: MarkKey, mark: OutputMark) -> bool:
+    """Return whether a commit of a log is the one with the batch of a mark; see `held.tells`."""
+    return tells(_metadata(entry), key, mark)
 
 
 def restored_to(entry: Mapping[str, Any]) -> int | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from typing import Any
 
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
 
-from offsetkeeper.sinks.held import Held, HeldBatch
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.sinks.held import Held, HeldBatch, tells
 from offsetkeeper.sinks.iceberg.catalog import open_catalog, settings_of, telling
+from offsetkeeper.sinks.sink import MarkKey
 
 _TAKE_ROWS = (Operation.OVERWRITE, Operation.DELETE)
 
@@ -30,16 +34,30 @@ def held(name: str, catalog: str, properties: Mapping[str, str]) -> Held:
     with telling(f"Iceberg table {name} of catalog {catalog!r}", settings_of(catalog, properties)), closing(opened):
         table = opened.load_table(name)
     found, changed, oldest = [], [], 1
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
+    for snapshot in line(table):
         oldest = snapshot.sequence_number or 0
-        about = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        batch = HeldBatch.of(f"snapshot {snapshot.snapshot_id}", about)
+        batch = HeldBatch.of(f"snapshot {snapshot.snapshot_id}", _told_by(snapshot))
         if batch is not None:
             found.append(batch)
         elif snapshot.summary is not None and snapshot.summary.operation in _TAKE_ROWS:
             changed.append(f"snapshot {snapshot.snapshot_id} ({snapshot.summary.operation.value})")
-        before = snapshot.parent_snapshot_id
-        snapshot = None if before is None else table.snapshot_by_id(before)
     expired = f"its snapshots before number {oldest} have expired, or it was replaced" if oldest > 1 else ""
     return Held(tuple(found[::-1]), expired, ", ".join(changed[::-1]) if found else "")
+
+
+def line(table: Table) -> Iterator[Snapshot]:
+    """Yield the current snapshot and those from which it comes, up to one that has expired."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        before = snapshot.parent_snapshot_id
+        snapshot = None if before is None else table.snapshot_by_id(before)
+
+
+def has_batch(snapshot: Snapshot, key: MarkKey, mark: OutputMark) -> bool:
+    """Return whether a snapshot is the one with the batch of a mark; see `held.tells`."""
+    return tells(_told_by(snapshot), key, mark)
+
+
+def _told_by(snapshot: Snapshot) -> Mapping[str, Any]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties

@@ -24,7 +24,7 @@ from offsetkeeper import errors
 from offsetkeeper.core import environment, urls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.executors import our_error
-from offsetkeeper.core.mark import OutputMark, lowered
+from offsetkeeper.core.mark import OutputMark, above, lowered
 from offsetkeeper.core.model import Landed
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
@@ -34,6 +34,7 @@ from offsetkeeper.sinks.iceberg import bounds, task
 from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, settings_of, telling, why
 from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, partition_sources
 from offsetkeeper.sinks.iceberg.commit import Commit, SnapshotId
+from offsetkeeper.sinks.iceberg.history import has_batch, line
 from offsetkeeper.sinks.iceberg.upsert import Anew, without_keys
 from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
@@ -145,25 +146,14 @@ class IcebergTarget:
         mark = None if text is None else OutputMark.parse(text)
         if mark is not None:  # the run that landed it may have died, or failed, before it was on the disk
             self._settle(table.metadata_location, SinkError)
-        return Seen(mark, table, str(SnapshotId.current(table)))
+        return Seen(mark, table, str(SnapshotId.current(table)), key)
 
     def lost(self, landed: Landed, seen: Seen) -> str:
         """See `Lander`. A rollback keeps the mark of the rows that it drops: properties are of no snapshot."""
         reason = lowered(landed, seen.mark)
-        if reason or not landed.target or seen.target == landed.target:
-            return reason
-        known, table = SnapshotId.parse(landed.target), seen.handle
-        if known is None:
-            return another_kind(landed)
-        now = SnapshotId.current(table)
-        if known.table != now.table:
-            return f"it was dropped and made again: the rows are in table {known.table}, and {now.table} is there"
-        if not known.snapshot or _holds(table, known):
-            return ""
-        return (
-            f"the table was rolled back: snapshot {known.snapshot}, which has the batch, is not in the history of its "
-            f"current snapshot {now.snapshot}, but the mark is kept"
-        )
+        if not reason and landed.target and seen.target != landed.target:
+            reason = _rolled_back(landed, seen.handle)
+        return reason or (_taken_back(landed, seen) if above(landed, seen.mark) else "")
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Staged | None) -> str:
         """See `Lander`. Returns the identity of the snapshot with the rows."""
@@ -211,6 +201,9 @@ class IcebergTarget:
                 "twice, and may answer from a cache; the files of the commit are kept"
             ) from None
         commit.discard()
+        before = SnapshotId.current(seen.handle)
+        if before.snapshot and not _holds(now.handle, before):
+            raise SinkError(f"{self.name} was rolled back while rows were landing; nothing was written")
         return now
 
     def _settle(self, metadata: str, failed: type[OffsetkeeperError]) -> None:
@@ -259,6 +252,39 @@ def _has_changed(before: Table, now: Table) -> bool:
         new.table_uuid != old.table_uuid
         or now.last_sequence_number > before.last_sequence_number
         or before.metadata_location in {each.metadata_file for each in new.metadata_log}
+    )
+
+
+def _rolled_back(landed: Landed, table: Table) -> str:
+    """Return why a table lacks the snapshot that the ledger knows; empty if it does not."""
+    known, now = SnapshotId.parse(landed.target), SnapshotId.current(table)
+    if known is None:
+        return another_kind(landed)
+    if known.table != now.table:
+        return f"it was dropped and made again: the rows are in table {known.table}, and {now.table} is there"
+    if not known.snapshot or _holds(table, known):
+        return ""
+    return (
+        f"the table was rolled back: snapshot {known.snapshot}, which has the batch, is not in the history of its "
+        f"current snapshot {now.snapshot}, but the mark is kept"
+    )
+
+
+def _taken_back(landed: Landed, seen: Seen) -> str:
+    """Return why a table lacks the batch of its mark: no snapshot of its history since the ledger's one has it."""
+    assert seen.key is not None  # noqa: S101 - it is of this module
+    assert seen.mark is not None  # noqa: S101 - as above
+    table, now = seen.handle, SnapshotId.current(seen.handle)
+    mine = [each for each in table.snapshots() if has_batch(each, seen.key, seen.mark)]
+    there = [_holds(table, SnapshotId(now.table, each.snapshot_id, each.sequence_number or 0)) for each in mine]
+    if not mine:  # it has expired, maybe after a rollback
+        known = SnapshotId.parse(landed.target) if landed.sequence else None  # the first batch may be older than that
+        there = [known is None or known.snapshot not in {each.snapshot_id for each in line(table)}]
+    if any(there):
+        return ""
+    return (
+        f"the table was rolled back: its current snapshot {now.snapshot} does not come from the one with batch "
+        f"{seen.mark.sequence}, but the mark is kept"
     )
 
 
