@@ -1,5 +1,7 @@
 """Which Spark type goes into which column of PostgreSQL; no server is needed to say."""
 
+from dataclasses import replace
+
 import pytest
 from pyspark.sql import types as t
 
@@ -80,6 +82,16 @@ def test_what_could_lose_something_is_refused(data_type: t.DataType, kind: str) 
 def test_text_goes_into_what_postgresql_reads_from_text(kind: str) -> None:
     assert misfit(t.StringType(), column(kind)) == ""
     assert misfit(t.ArrayType(t.StringType()), column(kind, array=True)) == ""
+
+
+@pytest.mark.parametrize(("kind", "why"), [("geometry", ""), ("geography", "make the column geometry or text")])
+def test_a_place_of_postgis_is_taken_only_where_it_stays_where_it_is(kind: str, why: str) -> None:
+    """`geography` makes POINT(0 80) of POINT(0 100)."""
+    of_postgis = replace(column(kind), category="U", of_system=False)
+    array = replace(of_postgis, array=True)
+    for found in (misfit(t.StringType(), of_postgis), misfit(t.ArrayType(t.StringType()), array)):
+        assert why in found
+        assert bool(found) is bool(why)
 
 
 def test_null_goes_into_everything() -> None:

@@ -125,7 +125,7 @@ _FROM_TEXT = frozenset("EIGVRU")
 _OF_SYSTEM = ("tid", "cid", "xid", "xid8")  # for which 010 is 8, and -1 is the greatest number
 _NOT_FROM_TEXT = frozenset({"bytea", *_OF_SYSTEM})
 # Base types of others may round, as pgvector's `vector` does. These keep what a text stands for; shapes have doubles.
-_OF_EXTENSIONS = frozenset({"hstore", "ltree", "lquery", "ltxtquery", "geometry", "geography", "cube"})
+_OF_EXTENSIONS = frozenset({"hstore", "ltree", "lquery", "ltxtquery", "geometry", "cube"})
 _ENUM = "E"
 _RANGE = "R"
 _RANGES = frozenset(
@@ -195,6 +195,8 @@ _REMEDIES = {
     ("timestamp_ntz", "timestamptz"): "has no time zone: make the column timestamp, or cast to timestamp",
     ("double", "numeric"): "would be rounded: cast to decimal",
     ("float", "numeric"): "would be rounded: cast to decimal",
+    ("string", "geography"): "would be changed beyond 90 degrees of latitude, or 180 of longitude: make the column "
+    "geometry or text",
     ("double", "float4"): "would be rounded: cast to float",
     **{
         ("string", kind): "would be octal or wrap around in some numbers: make it text or numeric"
@@ -236,7 +238,7 @@ def _misfit(data_type: Any, column: PostgreSQLColumn) -> str:
         return "would be cut: make the column an interval without fields and precision"
     if column.kind in _WIRES[name].kinds or (_WIRES[name].staged == "text" and _read_from_text(column)):
         return ""
-    if name == "string" and _is_unknown(column):
+    if name == "string" and _is_unknown(column) and (name, column.kind) not in _REMEDIES:
         return f"may be changed by type {column.kind} of an extension, which is not known here: make the column text"
     return _REMEDIES.get((name, column.kind), "does not fit: cast in the frame")
 
