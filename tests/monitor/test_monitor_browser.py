@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from monitor.scene import HOSTILE, LIMIT_S, TOKEN, Scene, Served
-from offsetkeeper import OffsetRange
+from offsetkeeper import OffsetRange, TopicPartition
 from offsetkeeper.core.environment import using
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.kafka import KafkaServer
@@ -268,3 +268,24 @@ def test_a_preview_in_the_page_tells_what_is_dropped_and_how_near_retention_is(s
     ledger.acquire()
     ledger.abandon("of a test")
     ledger.release()
+
+
+def test_the_way_back_that_the_page_tells_is_there(shown: Shown) -> None:
+    """No undo takes a first position out."""
+    ledger, page = shown.scene.ledgers["halted"], shown.open("/groups/halted")
+    before = ledger.acquire().positions
+    ledger.release()
+    ledger.forget([TopicPartition(shown.topic, 3)], "of a test")
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_label("Topics").select_option(shown.topic)
+    page.get_by_label("What").select_option("offset")
+    for offset, told in (
+        ("1", "Undo takes no first position out: offsetkeeper forget does."),
+        ("2", "Undo takes it back."),
+    ):
+        page.get_by_role("textbox", name="Offset").fill(offset)
+        page.get_by_role("button", name="Preview").click()
+        page.get_by_role("button", name="Execute this").click()
+        expect(page.locator(".preview")).to_contain_text(f"Done. The history shows it. {told}")
+    ledger.load()
+    ledger.rewind(before, "of a test")

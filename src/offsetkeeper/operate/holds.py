@@ -215,7 +215,10 @@ def ends_for_reset(
         )
     told = {**found, **lost}
     if gone := ledger.missing - told.keys():
-        raise Refused(f"the store has lost the positions of {_listed(gone)}, and the output tells no offset of them")
+        raise Refused(
+            f"the store has lost the positions of {_listed(gone)}, and the output tells no offset of them: ask the "
+            "rows for these partitions"
+        )
     return dict(sorted(told.items()))
 
 

@@ -76,14 +76,18 @@ function show(form, preview, plan) {
     button.disabled = true;
     try {
       const done = await post(form, "execute", { digest: plan.digest, reason: form.elements.reason.value });
-      const told = element("p", "Done. The history shows it, and undo takes it back.", "notice");
-      preview.replaceChildren(told, ...noted(done));
+      preview.replaceChildren(element("p", `Done. The history shows it. ${wayBack(plan)}`, "notice"), ...noted(done));
     } catch (error) {
       preview.replaceChildren(element("p", error.message, "notice bad"));
     }
   });
   const title = element("p", `What would change, made for version ${plan.version}; digest ${plan.digest.slice(0, 12)}…`);
   preview.replaceChildren(title, scroll, ...noted(plan), button);
+}
+
+function wayBack(plan) {
+  const placed = plan.steps.some((step) => step.old === null);
+  return placed ? "Undo takes no first position out: offsetkeeper forget does." : "Undo takes it back.";
 }
 
 function noted(plan) {
