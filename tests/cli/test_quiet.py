@@ -147,13 +147,14 @@ main.main()
 
 def faked(folder: Path, *asked: str, reads: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command on a cluster in its own process; `reads`: whether somebody reads the output."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     read, write = os.pipe()
     os.close(read)
     try:
         return subprocess.run(
             [sys.executable, "-c", FAKE, *asked, "--store", "sqlite:///offsets.db", "--brokers", "fake:9092"],
             cwd=folder,
-            env={**os.environ, **environment},
+            env={**os.environ, "PYTHONPATH": path, **environment},
             stdout=subprocess.PIPE if reads else write,
             stderr=subprocess.PIPE,
             text=True,
