@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from docs.pages import ROOT
 from offsetkeeper import Batch, Pipeline, Policies
+from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.testing.kafka import KafkaServer
 from stores.migrating import ENDS, LEFT, LIMIT_S, MORE, Switch
 
@@ -29,7 +32,12 @@ def switch(spark: SparkSession, kafka_server: KafkaServer, topic: Callable[..., 
     return Switch(spark, kafka_server, topic(2), tmp_path, store, page="migrate-checkpoints.md", places=places)
 
 
-def old_query(switch: Switch, checkpoint: str, *, state: bool = False) -> None:
+def as_they_are(records: DataFrame) -> DataFrame:
+    """What a query without state makes of the records."""
+    return records
+
+
+def old_query(switch: Switch, checkpoint: str, *, query: Callable[[DataFrame], DataFrame] = as_they_are) -> None:
     """Run a plain query of Spark's own until it has read all that is there."""
     options = {"kafka.bootstrap.servers": switch.kafka.bootstrap, "subscribe": switch.topic}
     records = switch.spark.readStream.format("kafka").options(**options, startingOffsets="earliest").load()
@@ -37,7 +45,7 @@ def old_query(switch: Switch, checkpoint: str, *, state: bool = False) -> None:
     def write(frame: DataFrame, _: int) -> None:
         insert(switch, frame)
 
-    writer = (first_of_each_value(records) if state else records).writeStream.foreachBatch(write)
+    writer = query(records).writeStream.foreachBatch(write)
     path = str(switch.folder / checkpoint)
     query = writer.option("checkpointLocation", path).trigger(availableNow=True).start()
     assert query.awaitTermination(LIMIT_S)
@@ -48,6 +56,11 @@ def first_of_each_value(records: DataFrame) -> DataFrame:
     return records.dropDuplicates(["value"])
 
 
+def of_both(records: DataFrame) -> DataFrame:
+    """A query with state that reads the topic by two sources."""
+    return first_of_each_value(records.union(records))
+
+
 def insert(switch: Switch, frame: DataFrame, _: Batch | None = None) -> None:
     """Put the rows into the table, over those of the same key."""
     rows = [(row.partition, row.offset, bytes(row.value).decode()) for row in frame.collect()]
@@ -55,12 +68,12 @@ def insert(switch: Switch, frame: DataFrame, _: Batch | None = None) -> None:
         output.executemany("insert or replace into rows values (?, ?, ?)", rows)
 
 
-def crash(switch: Switch, *, state: bool = False) -> None:
+def crash(switch: Switch, *, query: Callable[[DataFrame], DataFrame] = as_they_are) -> None:
     """Let the old query read what is there in two batches, of which the second has no commit."""
     switch.make_output()
     for ends, begins in ((LEFT, {}), (CRASHED, LEFT)):
         switch.produce(ends, begins)
-        old_query(switch, "old", state=state)
+        old_query(switch, "old", query=query)
     for name in ("1", ".1.crc"):
         (switch.folder / "old" / "commits" / name).unlink()
     switch.check_output(CRASHED)
@@ -107,7 +120,7 @@ def test_a_query_without_state_becomes_a_run_and_comes_back(switch: Switch) -> N
 @pytest.mark.parametrize("by_page", [False, True], ids=["the printed line", "the program of the page"])
 def test_a_query_with_state_keeps_it_there_and_back(switch: Switch, *, by_page: bool) -> None:
     """A value seen before the switch is dropped after it; one seen after it is dropped by the old query."""
-    crash(switch, state=True)
+    crash(switch, query=first_of_each_value)
     exported = switch.follow("checkpoint export")[-1]
     switch.produce_values("0/0", "1/3")
     names = {"spark": switch.spark, "process": partial(insert, switch)}
@@ -121,5 +134,40 @@ def test_a_query_with_state_keeps_it_there_and_back(switch: Switch, *, by_page: 
         assert new.awaitTermination(LIMIT_S)
     switch.check_output(ENDS)
     switch.produce_values("0/9", "1/8")
-    old_query(switch, "old", state=True)
+    old_query(switch, "old", query=first_of_each_value)
+    switch.check_output(ENDS)
+
+
+def test_a_query_that_has_read_the_topic_twice_to_different_ends_reads_all_first(switch: Switch) -> None:
+    """Its newest batch is in the output, so taking it back would bring its results again."""
+    switch.make_output()
+    switch.produce(LEFT)
+    old_query(switch, "old", query=of_both)
+    newest = switch.folder / "old" / "offsets" / "0"
+    above = newest.read_text("utf-8").splitlines()[:-1]
+    behind = {switch.topic: {"0": LEFT[0] - 2, "1": LEFT[1]}}  # as if two records came between the two
+    newest.write_text("\n".join([*above, json.dumps(behind)]), "utf-8")
+    newest.with_name(".0.crc").unlink()
+    export = "offsetkeeper checkpoint export checkpoints/orders --to sqlite:///offsets.db --group shop --execute"
+    switch.run(export)
+
+    def start() -> None:
+        pipeline = Pipeline(
+            group=switch.group, store=switch.store, brokers=switch.kafka.bootstrap, topics=[switch.topic]
+        )
+        how: dict[str, Any] = {
+            "query": of_both,
+            "checkpoint": f"{switch.folder}/old",
+            "trigger": {"availableNow": True},
+        }
+        assert pipeline.start(switch.spark, partial(insert, switch), **how).awaitTermination(LIMIT_S)
+
+    with pytest.raises(CheckpointMismatch, match="Do not take this batch back: it is done") as raised:
+        start()
+    assert "truncate" not in str(raised.value)
+    old_query(switch, "old", query=of_both)
+    switch.run(f"{export} --overwrite")
+    switch.produce(ENDS, LEFT)
+    switch.produce_values("0/0", "1/3")  # seen before
+    start()
     switch.check_output(ENDS)
