@@ -47,8 +47,8 @@ def old_query(switch: Switch, checkpoint: str, *, query: Callable[[DataFrame], D
 
     writer = query(records).writeStream.foreachBatch(write)
     path = str(switch.folder / checkpoint)
-    query = writer.option("checkpointLocation", path).trigger(availableNow=True).start()
-    assert query.awaitTermination(LIMIT_S)
+    running = writer.option("checkpointLocation", path).trigger(availableNow=True).start()
+    assert running.awaitTermination(LIMIT_S)
 
 
 def first_of_each_value(records: DataFrame) -> DataFrame:
