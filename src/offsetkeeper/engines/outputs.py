@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 from offsetkeeper.core import environment
@@ -27,6 +28,7 @@ _MOVED = (
     "the batch was begun with other settings of the output (its brokers, or a topic's prefix or mark_topic), where its "
     "mark would be: start with those until the batch is done"
 )
+_UNKNOWN = "the history is too short to say when the batch was begun"
 _ENTRIES = 1000  # of the history, for the time when a batch was begun, and for batches that an output lacks
 
 
@@ -163,9 +165,11 @@ class RunOutputs:
         asked = {name: self.asked.pace.patiently(SinkError, ask) for name, ask in kept.items() if name not in moved}
         if not asked:
             return moved
-        age_s = (environment.now_ms() - begun_ms(self.ledger.history(_ENTRIES), batch)) / 1000
+        begun = begun_ms(self.ledger.history(_ENTRIES), batch)
+        age_s = inf if begun is None else (environment.now_ms() - begun) / 1000
+        when = _UNKNOWN if begun is None else f"the batch was begun {duration(age_s)} ago"
         return moved | {
-            name: f"the batch was begun {duration(age_s)} ago, and the output keeps a mark for {duration(kept_s)}"
+            name: f"{when}, and the output keeps a mark for {duration(kept_s)}"
             for name, kept_s in asked.items()
             if age_s >= kept_s
         }
@@ -259,15 +263,18 @@ class RunOutputs:
         return {name: self.asked.pace.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
 
 
-def begun_ms(entries: Sequence[Entry], batch: Batch) -> int:
-    """Return when a batch was begun, in milliseconds since 1970; the oldest time that is known if none says it.
+def begun_ms(entries: Sequence[Entry], batch: Batch) -> int | None:
+    """Return when a batch was begun first, in milliseconds since 1970; None if the history does not go back so far.
+
+    A redeploy or another program may have begun it again. Each change before it has a smaller sequence.
 
     Args:
         entries: the newest history, newest first.
         batch: the batch.
     """
-    begun = (each.at_ms for each in entries if each.event == "begin" and each.token == batch.token)
-    return next(begun, entries[-1].at_ms if entries else environment.now_ms())
+    of_batch = batch.token, batch.sequence
+    begun = [each.at_ms for each in entries if each.event == "begin" and (each.token, each.sequence) == of_batch]
+    return begun[-1] if begun and entries[-1].sequence < batch.sequence else None
 
 
 def _lost(ledger: Snapshot, once: Mapping[str, Once], seen: Mapping[str, Seen]) -> dict[str, str]:
