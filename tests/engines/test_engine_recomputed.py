@@ -25,6 +25,7 @@ from engines.lab import Lab
 from engines.lost_shuffle import lose_shuffled
 from fixtures.clusters import CLUSTER_SESSION
 from offsetkeeper import Batch
+from offsetkeeper.engines import recomputed
 from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.errors import ComputedAgain
 from offsetkeeper.sinks import Table
@@ -119,6 +120,21 @@ def test_what_spark_computes_anew_in_a_later_job_is_noticed(spark: SparkSession)
     """An executor that dies between two jobs: each stage has one attempt then."""
     with watched(spark.range(1)) as check:
         check()
+        lose_shuffled(spark.range(100).repartition(2, "id"))
+        with pytest.raises(ComputedAgain, match=r"stage \d+ computes again what stage \d+ has shuffled"):
+            check()
+
+
+def test_what_follows_code_that_clears_the_tags_of_its_jobs_is_noticed(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What came before cannot be found, and that is told."""
+    recomputed._cannot_tell.cache_clear()
+    with watched(spark.range(1)) as check:
+        spark.sparkContext.clearJobTags()
+        check()
+        [text] = caplog.messages
+        assert "has cleared the tags of its jobs" in text
         lose_shuffled(spark.range(100).repartition(2, "id"))
         with pytest.raises(ComputedAgain, match=r"stage \d+ computes again what stage \d+ has shuffled"):
             check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,17 +102,19 @@ class Late:
 
     Attributes:
         asked: how often it was asked for the newest job.
+        tags: that the thread's jobs get.
     """
 
     def __init__(self, heard_after: int, *jobs: tuple[str, int]) -> None:
         self.asked, self._heard_after = 0, heard_after
         self._of_jobs = jobs or (("5", 0),)
         sees = SimpleNamespace(getJobIdsForTag=lambda _: self._jobs(), getJobInfo=self._info)
-        scheduler = SimpleNamespace(numTotalJobs=iter([5, 6]).__next__)
+        scheduler = SimpleNamespace(numTotalJobs=chain([5], repeat(6)).__next__)
         parts = {"dagScheduler": scheduler, "statusTracker": sees, "statusStore": self}
         spark = SimpleNamespace(**{name: lambda part=part: part for name, part in parts.items()})
-        context = {"addJobTag": lambda _: None, "removeJobTag": lambda _: None}
-        self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), **context)
+        self.tags: set[str] = set()
+        tags = {"addJobTag": self.tags.add, "removeJobTag": self.tags.discard, "getJobTags": self.tags.copy}
+        self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), **tags)
 
     def job(self, number: int) -> Any:
         """Return a job; the first one has the number 5."""
@@ -170,3 +173,23 @@ def test_a_status_store_that_has_forgotten_the_jobs_of_an_attempt_is_told(caplog
         check()
     assert "has not heard of job 5 for 10 s" in caplog.messages[0]
     assert "raise spark.ui.retainedJobs and spark.ui.retainedStages" in caplog.messages[1]
+
+
+def test_code_that_clears_the_tags_of_its_jobs_is_told_of_and_the_next_jobs_have_the_tag_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`sc.clearJobTags()` left the watch blind, and it said nothing."""
+    recomputed._cannot_tell.cache_clear()
+    spark = Late(0, ("", 0))
+    frame: Any = SimpleNamespace(sparkSession=spark)
+    with watched(frame) as check:
+        [tag] = spark.tags
+        check()
+        assert caplog.messages == []
+        spark.tags.clear()
+        check()
+        assert spark.tags == {tag}
+    [text] = caplog.messages
+    assert "has cleared the tags of its jobs" in text
+    assert "rows may be lost or doubled" in text
+    assert spark.tags == set()

@@ -115,6 +115,7 @@ class _Jobs:
     def check(self) -> None:
         """See `watched`."""
         try:
+            self._tag_again()
             found = again(self._stages(self._ended()))
         except Exception as error:  # noqa: BLE001 - as in `_begin`
             _cannot_tell(f"{type(error).__name__}: {error}"[:300])
@@ -124,6 +125,12 @@ class _Jobs:
                 f"Spark computed a part of the batch again ({found}), as an executor or its files were lost: rows of "
                 "both computations may be mixed"
             )
+
+    def _tag_again(self) -> None:
+        """Give the thread its tag back if code in the block has cleared it: the jobs since then cannot be found."""
+        if self.tag not in self.context.getJobTags():
+            self.context.addJobTag(self.tag)
+            _cannot_tell("code in the batch has cleared the tags of its jobs: let it remove its own with removeJobTag")
 
     def _ended(self) -> list[Any]:
         """Return the jobs with the tag, once the status store has heard of all jobs up to now.
