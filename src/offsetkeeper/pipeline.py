@@ -173,7 +173,7 @@ class Pipeline:
             guarantee: the guarantee to keep. A sink that keeps more does so; a sink that keeps less is refused.
             until: "stopped" runs for ever; "caught_up" ends when everything that Kafka held at the start is committed.
             offsets: start offsets for some partitions; at this start they replace the stored positions.
-            on_batch: called after each commit.
+            on_batch: called after each commit, also that of a batch of the run before that counts as done.
 
         Raises:
             StartRefused: a partition's position cannot be resumed, and its policy says stop.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -12,17 +13,18 @@ from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.engines.loop import Loop, Summary
+from offsetkeeper.engines.loop import Loop, Progress, Summary
 from offsetkeeper.engines.settings import Pace, Run
 from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers.limits import Limits
-from offsetkeeper.sinks import Idempotent, Outputs
+from offsetkeeper.sinks import Idempotent, Lander, Outputs, Seen
 from offsetkeeper.stores.memory import MemoryStore
 from unit.test_ledger_faults import Faulty
 
@@ -107,7 +109,7 @@ class Scene:
         topics = Subscription(Topics.of(["t"]), policies=how.pop("policies", Policies()))
         cluster, reader, process = cast("Any", self.broker), cast("Any", Reader()), how.pop("process", None)
         asked = Run("g", None, cluster, topics, reader, outputs, process, guarantee, pace, how.pop("given", {}))
-        return Loop(cast("Any", None), asked, ledger, Restless(), "caught_up", **how).run()
+        return Loop(cast("Any", None), asked, ledger, how.pop("stop", Restless()), "caught_up", **how).run()
 
     def rows(self, output: str) -> list[tuple[int, int]]:
         """Return partition and offset of what the output has, which keeps one copy for each id."""
@@ -242,3 +244,95 @@ def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch(
     )
     direct = Loop(cast("Any", None), asked, Ledger(scene.store, "g", retry_timeout_s=0), Restless())
     direct.take(cast("Any", Waits()))
+
+
+class Kept:
+    """An output that keeps its mark.
+
+    Attributes:
+        rows: the ranges that it has.
+        mark: its mark.
+        then: what happens right after the next landing.
+    """
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.rows: list[OffsetRange] = []
+        self.mark: OutputMark | None = None
+        self.then = [then]
+
+    def prepare(self, _store: object, _guarantee: object) -> Lander:
+        """See `Sink.prepare`."""
+
+        def land(_key: object, _seen: object, mark: OutputMark, staged: Any) -> None:
+            self.mark = mark
+            self.rows += staged or ()
+            if self.then:
+                self.then.pop()()
+
+        return Lander(lambda frame, _: cast("Any", frame).ranges, lambda _: Seen(self.mark), land)
+
+
+FIVE = OffsetRange("t", 0, 0, 5)
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_MOST_ONCE, Guarantee.EXACTLY_ONCE])
+def test_a_batch_that_a_start_counts_as_done_is_told_as_each_other_one(guarantee: Guarantee) -> None:
+    """Who begins something after each batch would else miss the one in which a run died."""
+    scene, output, told = Scene(Broker((0, 5))), Kept(fail), list[Progress]()
+    scene.meanwhile = [fail]
+    at_most = guarantee is Guarantee.AT_MOST_ONCE
+    begin = Guarantee.AT_LEAST_ONCE if at_most else guarantee
+    how: dict[str, Any] = {} if at_most else {"outputs": Outputs(a=output)}
+    with pytest.raises(RuntimeError):
+        scene.run("a", guarantee=begin, **how)
+    pending = scene.store.load("g").pending
+    summary = scene.run("a", guarantee=guarantee, on_batch=told.append, **how)
+    assert pending is not None
+    assert [(each.batch.id, each.batch.ranges, each.left) for each in told] == [(pending.id, (FIVE,), 0)]
+    assert summary == Summary(batches=1, offsets=5, ended="caught_up")
+    assert output.rows == ([] if at_most else [FIVE])
+
+
+def test_so_is_one_that_was_to_be_dropped_and_turns_out_to_be_there() -> None:
+    scene, told = Scene(Broker((0, 5))), list[Progress]()
+
+    def lose() -> None:
+        scene.broker.held_now[0] = (5, 7)
+        fail()
+
+    output = Kept(lose)
+    policies = Policies(below_beginning="beginning")
+    summary = scene.run(outputs=Outputs(a=output), attempts=2, policies=policies, on_batch=told.append)
+    assert [each.batch.ranges for each in told] == [(FIVE,)]
+    assert (summary.batches, summary.offsets) == (1, 5)
+    assert output.rows == [FIVE]
+
+
+def test_a_batch_that_is_dropped_at_a_start_is_none_that_is_done() -> None:
+    """Also where somebody has moved its position."""
+    scene, told = Scene(Broker((0, 5))), list[Progress]()
+    scene.meanwhile = [fail]
+    with pytest.raises(RuntimeError):
+        scene.run("a")
+    cast("MemoryStore", scene.store.store).memory.positions["g"][A] = Position(5, "id")
+    summary = scene.run("a", policies=Policies(pending="drop"), on_batch=told.append)
+    assert (told, summary.batches, summary.offsets) == ([], 0, 0)
+
+
+def test_a_run_that_is_asked_to_stop_while_it_asks_kafka_has_stopped() -> None:
+    """It is not caught up: a supervisor that sends SIGTERM reads why it ended."""
+    scene, stop, questions = Scene(Broker((0, 5))), Restless(), count()
+    scene.run("a")
+    describe, last = scene.broker.describe, -1
+
+    def asked(topics: Any) -> Any:
+        if next(questions) == last:
+            stop.set()
+        return describe(topics)
+
+    scene.broker.describe = asked  # type: ignore[method-assign]
+    assert scene.run("a", stop=stop).ended == "caught_up"
+    before = next(questions)
+    last = 2 * before
+    assert scene.run("a", stop=stop).ended == "stopped"
+    assert next(questions) == last + 1

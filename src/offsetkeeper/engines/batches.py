@@ -75,6 +75,7 @@ class Batches:
     quarantined: int = 0
     delivery: Delivery = field(init=False)
     quarantine: Quarantine | None = field(init=False)
+    _counts: bool = field(default=False, init=False)  # whether the batch that was given up last is committed instead
     _having: tuple[str, ...] = field(default=(), init=False)  # the outputs that have all of the pending batch
 
     def __post_init__(self) -> None:
@@ -141,7 +142,7 @@ class Batches:
             query: as in `fate`. What a query with state has read, its checkpoint says, and no output.
 
         Returns:
-            The batch that was finished, see `process`.
+            The batch that is committed now, because it was finished (see `process`) or counts as done; else None.
         """
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
@@ -149,12 +150,11 @@ class Batches:
         if pending is None:
             return None
         if fate is Fate.DROP:
-            self._drop(pending, self._problems(pending))
-        elif fate is Fate.COUNT:
-            self._delivery_of(pending).count_as_done(pending)
-        elif fate is Fate.FINISH:
-            return self.process(replace(pending, retry=True))
-        return None
+            return pending if self._drop(pending, self._problems(pending)) else None
+        if fate is Fate.COUNT:
+            self._count(pending)
+            return pending
+        return self.process(replace(pending, retry=True)) if fate is Fate.FINISH else None
 
     def next_piece(self) -> tuple[OffsetRange, ...]:
         """Return the ranges of a batch that was cut that are next; empty without one."""
@@ -174,7 +174,8 @@ class Batches:
 
         Returns:
             The batch that is committed now: this one, or the dead letter of its only record; None if it was dropped or
-            cut, or if its records fail while the run is asked to stop: the next run goes on with it.
+            cut, or if its records fail while the run is asked to stop: the next run goes on with it. One that was to be
+            dropped is committed if all its outputs turn out to have it.
 
         Raises:
             See `Delivery.deliver`.
@@ -194,7 +195,7 @@ class Batches:
                 return None
         if done and self.quarantine:
             self.quarantine.worked()
-        return batch if done else None
+        return batch if done or self._counts else None
 
     def _isolate(self, quarantine: Quarantine, batch: Batch, error: Exception) -> Batch | None:
         """Give up a batch that fails, and try its halves next; quarantine a single offset and return its batch.
@@ -210,17 +211,15 @@ class Batches:
             log.warning("batch %s of one offset can be written now, so it is tried again: %s", batch.id, error)
             return self.process(batch)
         log.warning("batch %s of %d offsets failed and is given up: %s", batch.id, batch.size, text_of(error))
-        if self.ledger.snapshot.pending is not None:
-            self._drop(batch, failure=f"it fails with {text_of(error).partition(':')[0]}")
-        positions = self.ledger.snapshot.positions
-        if any(positions[r.topic_partition].offset != r.start for r in batch.ranges):
-            return None  # all outputs turned out to have the batch, so it counts as done
+        why = f"it fails with {text_of(error).partition(':')[0]}"
+        if self.ledger.snapshot.pending is not None and self._drop(batch, failure=why):
+            return batch
         if batch.size > 1:
             quarantine.cut(batch, place_of(error))
             return None
         letter = self.ledger.batch(batch.ranges)
         if not quarantine.deliver(letter, error, self._bare_records, may_go_on=lambda: self._may_go_on(letter)):
-            return None
+            return letter if self._counts else None
         self.quarantined += 1
         return letter
 
@@ -266,8 +265,8 @@ class Batches:
         self._drop(batch, problems)  # which counts it if all outputs have it
         return False
 
-    def _drop(self, batch: Batch, problems: Sequence[str] = (), failure: str = "") -> None:
-        """Drop a batch; but if all its outputs turn out to have it, commit it.
+    def _drop(self, batch: Batch, problems: Sequence[str] = (), failure: str = "") -> bool:
+        """Drop a batch; but if all its outputs turn out to have it, commit it, and return True.
 
         Args:
             batch: the batch.
@@ -280,13 +279,20 @@ class Batches:
         pending = self.ledger.snapshot.pending
         landings, targets = Voided({}, {}) if pending is None else self._delivery_of(pending).outputs.make_void(pending)
         found = replace(self._situation(batch, problems, landings), failure=failure)
-        if when_given_up(found) is Fate.COUNT:
-            self._delivery_of(found.batch).count_as_done(found.batch)
-            return
+        self._counts = when_given_up(found) is Fate.COUNT
+        if self._counts:
+            self._count(found.batch)
+            return True
         reason = dropped_text(found)
         log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, batch.lines())
         if pending is not None:
             self.ledger.abandon(reason, targets, found.held)
+        return False
+
+    def _count(self, batch: Batch) -> None:
+        """Commit a batch that is in its outputs, or may be and must not come twice."""
+        self._delivery_of(batch).count_as_done(batch)
+        self.quarantined += batch.kind is Kind.DEAD_LETTERS
 
     def _settle_dropped(self, batch: Batch, query: str | None) -> None:
         found = self._unsettled(batch, query, {})

@@ -44,11 +44,11 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One committed batch.
+    """One committed batch, also one that a run before has written and this one has only committed.
 
     Attributes:
         batch: the batch, with its id and exact ranges.
-        seconds: time from the choice of its ranges until the commit was durable.
+        seconds: time from the choice of its ranges, or from the start that found it, until the commit was durable.
         left: offsets that are still to read, according to the plan of the batch, or the plan for after a pending one.
     """
 
@@ -160,9 +160,9 @@ class Loop:
             self.batches.delivery.outputs.tell_left_out(before)
             stood, began = self.ledger.snapshot.positions, environment.monotonic()
             self.batches.take_over(fate)
-            finished = self.batches.settle(fate, query)
-            if finished is not None:
-                self._done(finished, began, plan.unread)
+            committed = self.batches.settle(fate, query)
+            if committed is not None:
+                self._done(committed, began, plan.unread)
             elif fate is Fate.FINISH and self.ledger.snapshot.pending is not None:
                 return plan  # the run is asked to stop: all is left to the next start, also the offsets that are given
             # Finishing took time. What was to be dropped, or was dropped by a reset, may have been counted.
@@ -222,6 +222,8 @@ class Loop:
             if ends is None:
                 self._pause(began, worked=worked)
             elif not worked:
+                if self.stop.is_set():
+                    break  # asked while Kafka was
                 self.summary.ended = "caught_up"
                 if self.batches.away:
                     log.warning("caught up but for partitions that Kafka does not know: %s", listed(self.batches.away))
