@@ -29,6 +29,8 @@ from pyspark.errors import PythonException
 
 from offsetkeeper import errors
 from offsetkeeper.core.executors import our_error, raised, raised_in_turn
+from offsetkeeper.engines.quarantine import text_of
+from offsetkeeper.readers import reading_error, task_error
 from offsetkeeper.sinks.blame import Blame, blame, judged, kept, words
 
 RECORD, PROGRAM, AWAY, REFUSES = Blame.RECORD, Blame.PROGRAM, Blame.AWAY, Blame.REFUSES
@@ -383,6 +385,18 @@ def test_of_a_traceback_the_last_error_counts() -> None:
     text = "\n".join([*lines, "Traceback (most recent call last):", '  File "b.py"', "app.Wrong: no  value", ""])
     assert raised(RuntimeError(text)) == ("app.Wrong", "no  value")
     assert raised(RuntimeError("no traceback")) is None
+
+
+def test_an_error_whose_text_cannot_be_made_is_judged_as_one_without_a_text() -> None:
+    def fail(_: object) -> str:
+        raise LookupError
+
+    odd = type("Odd", (Exception,), {"__str__": fail, "__module__": "app"})()
+    assert blame(odd) is None
+    assert blame(handling(REFUSED, odd)) is AWAY
+    assert (words(odd), kept(odd)) == ("<the text of Odd cannot be made>", "app.Odd: see the log of the run")
+    assert our_error(odd) is raised(odd) is task_error(odd) is reading_error(odd) is None
+    assert text_of(odd) == "Odd: <the text of Odd cannot be made>"
 
 
 def test_words_are_one_line_with_short_values() -> None:

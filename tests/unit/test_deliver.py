@@ -399,6 +399,30 @@ def test_a_function_is_not_called_again_where_spark_computed_a_stage_again() -> 
     assert scene.calls == ["one"]
 
 
+class Odd(Exception):
+    """The error of a client whose text is a number."""
+
+    def __str__(self) -> str:
+        return self.args[0]  # type: ignore[no-any-return]
+
+
+def odd() -> None:
+    raise Odd(503)
+
+
+def test_an_error_whose_text_cannot_be_made_costs_one_attempt_as_any_other(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene("one", attempts=3)
+    scene.failing["one"] = [odd, odd]
+    assert scene.deliver()
+    assert scene.calls == ["one"] * 3
+    assert "attempt 1 of 3 failed: <the text of Odd cannot be made>" in caplog.messages[0]
+    scene = Scene("one", attempts=2)
+    scene.failing["one"] = [odd, odd]
+    with pytest.raises(Odd) as raised:
+        scene.deliver()
+    assert raised.value.__notes__[0].startswith(f"in batch {scene.batch.id}, attempt 2, ranges:\nt 0 10 15")
+
+
 def told_by_another_ledger(*_: Any) -> None:
     raise AlreadyCommitted("batch audit/ab/7 is already committed: continue with the next one")
 

@@ -40,9 +40,17 @@ class Raised(NamedTuple):
         return f"{self.name}: {self.message}" if self.message else self.name
 
 
+def error_text(error: BaseException) -> str:
+    """Return the text of an error of any code; of one whose text cannot be made, that it cannot, as Python does."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - `__str__` of anybody
+        return f"<the text of {type(error).__name__} cannot be made>"
+
+
 def our_error(error: BaseException) -> OffsetkeeperError | None:
     """Return the error of offsetkeeper that a task has raised, from what Spark raises; None if it is another one."""
-    found = [each for each in _OURS.finditer(_unframed(str(error))) if each["name"] in _KINDS]
+    found = [each for each in _OURS.finditer(_unframed(error_text(error))) if each["name"] in _KINDS]
     return _KINDS[found[-1]["name"]](found[-1]["message"]) if found else None
 
 
@@ -63,7 +71,7 @@ def raised_in_turn(error: BaseException) -> Iterator[Raised]:
 
     In place of a group of errors come those that are in it.
     """
-    text = _unframed(str(error))
+    text = _unframed(error_text(error))
     most = 0 if _GROUP.search(text) else 1  # otherwise the rest is Spark's, or a value's
     for part in reversed(_CHAINED.split(text)):
         found = [one for each in _BEGIN.split(part, most)[1:] if (one := _last_line(each)) is not None]

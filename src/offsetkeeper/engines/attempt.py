@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.core import trace
 from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.executors import error_text
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
@@ -199,7 +200,7 @@ class Delivery:
                 if found is not None:
                     raise found from error
                 raise
-            log.warning("batch %s: %s: %s", batch.id, failure.text, error)
+            log.warning("batch %s: %s: %s", batch.id, failure.text, error_text(error))
             return failure
         return None
 

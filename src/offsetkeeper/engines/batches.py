@@ -208,7 +208,7 @@ class Batches:
         self.stop.check()
         self._check_uncut(batch, error)
         if batch.size == 1 and not quarantine.check(error, batch, self._records, self._held):
-            log.warning("batch %s of one offset can be written now, so it is tried again: %s", batch.id, error)
+            log.warning("batch %s of one offset can be written now, so it is tried again: %s", batch.id, text_of(error))
             return self.process(batch)
         log.warning("batch %s of %d offsets failed and is given up: %s", batch.id, batch.size, text_of(error))
         why = f"it fails with {text_of(error).partition(':')[0]}"

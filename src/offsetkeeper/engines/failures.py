@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.executors import TRACEBACK
+from offsetkeeper.core.executors import TRACEBACK, error_text
 from offsetkeeper.engines.settings import Pace
 from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, RangeGone, StoreUnavailable
 from offsetkeeper.sinks.blame import Blame, blame, kept
@@ -162,7 +162,8 @@ def interrupted(error: Exception) -> bool:
     """
     if isinstance(error, MarkMoved) or isinstance(error.__cause__, MarkMoved):
         return True
-    return _BARRIER in str(error) and TRACEBACK not in str(error)  # no code has raised in the task: it was lost
+    text = error_text(error)
+    return _BARRIER in text and TRACEBACK not in text  # no code has raised in the task: it was lost
 
 
 def tries_of_a_task(frame: DataFrame | None) -> int:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import QUARANTINED, Batch
-from offsetkeeper.core.executors import our_error, raised
+from offsetkeeper.core.executors import error_text, our_error, raised
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Positions
@@ -319,7 +319,7 @@ def is_of_records(error: Exception) -> bool:
 
 def text_of(error: Exception) -> str:
     """Return type and message of an error; if Spark wraps the error, those of the Python worker's error."""
-    return str(raised(error) or f"{type(error).__name__}: {error}")[:_ERROR_CHARACTERS]
+    return str(raised(error) or f"{type(error).__name__}: {error_text(error)}")[:_ERROR_CHARACTERS]
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
+from offsetkeeper.core.executors import error_text
 from offsetkeeper.errors import OffsetkeeperError, SparkGone
 
 _TIMEOUT_S = 5.0
@@ -105,7 +106,7 @@ def spark_gone(error: BaseException) -> SparkGone | None:
             "PySpark cannot start a second JVM in one process. See the log of the JVM or of the system for the cause: "
             "often it is memory"
         )
-    if type(error).__module__ == "pyspark.errors.exceptions.connect" and "StatusCode.UNAVAILABLE" in str(error):
+    if type(error).__module__ == "pyspark.errors.exceptions.connect" and "StatusCode.UNAVAILABLE" in error_text(error):
         return SparkGone(
             f"Spark is gone: the server of Spark Connect does not answer. {_SAFE} with a new session when it answers "
             "again"

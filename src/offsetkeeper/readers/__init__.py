@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
-from offsetkeeper.core.executors import our_error
+from offsetkeeper.core.executors import error_text, our_error
 from offsetkeeper.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -202,7 +202,7 @@ def reading_error(error: BaseException) -> OffsetkeeperError | None:
     """
     if isinstance(error, OffsetkeeperError):
         return error
-    text = str(error)
+    text = error_text(error)
     ours = our_error(error) or _damage(text)
     if ours is not None:
         return ours
@@ -220,7 +220,7 @@ def task_error(error: Exception) -> OffsetkeeperError | None:
     """
     if isinstance(error, OffsetkeeperError):
         return None
-    return our_error(error) or _damage(str(error))
+    return our_error(error) or _damage(error_text(error))
 
 
 def _damage(text: str) -> BrokerError | None:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.clients.sql_codes import MYSQL_BROKEN, MYSQL_PASSING, POSTGRESQL_PASSING, is_of_mysql_client
-from offsetkeeper.core.executors import our_error, raised, raised_in_turn
+from offsetkeeper.core.executors import error_text, our_error, raised, raised_in_turn
 from offsetkeeper.errors import (
     ComputedAgain,
     MarkMoved,
@@ -195,13 +195,13 @@ def judged(
 
 def told_by_system(error: BaseException) -> str:
     """Return the line of an error of Spark in which a file system or the network says why; empty if none does."""
-    lines = () if raised(error) else (match[0] for match in _JAVA.finditer(str(error)))
+    lines = () if raised(error) else (match[0] for match in _JAVA.finditer(error_text(error)))
     return next((line.strip()[:_MOST] for line in lines if _of_java(line) is not None), "")
 
 
 def words(error: BaseException) -> str:
     """Return the text of an error in one line, with at most 200 characters of each quoted value."""
-    return _QUOTED.sub(r"\1\2…\3", " ".join(str(error).split()))[:_MOST]
+    return _QUOTED.sub(r"\1\2…\3", " ".join(error_text(error).split()))[:_MOST]
 
 
 def kept(error: BaseException) -> str:
@@ -303,7 +303,7 @@ def _of_ours(error: OffsetkeeperError, cause: BaseException | None) -> Blame:
 
 def _of_text(error: BaseException) -> Blame | None:
     """Return whose fault it is by the text alone: of an error of Spark, which has that of the task in it."""
-    found, text = raised(error), str(error)
+    found, text = raised(error), error_text(error)
     if found is not None:
         known = _of_library(_told_by_text(*found)) or _of_python(*found)
         before = (_of_python(*each) for each in raised_in_turn(error))
@@ -383,7 +383,7 @@ def _told(error: BaseException) -> _Told:
     named = next((found for name in _CODES if (found := getattr(error, name, None))), None)
     code = first if isinstance(first, int) or hasattr(first, "name") else named  # PyMySQL has a number and a state
     kinds = type(error).__mro__
-    return _Told(kinds[0].__module__.partition(".")[0], tuple(each.__name__ for each in kinds), code, str(error))
+    return _Told(kinds[0].__module__.partition(".")[0], tuple(each.__name__ for each in kinds), code, error_text(error))
 
 
 def _told_by_text(name: str, message: str) -> _Told:
