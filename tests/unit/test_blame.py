@@ -395,7 +395,7 @@ def test_an_error_whose_text_cannot_be_made_is_judged_as_one_without_a_text() ->
     assert blame(odd) is None
     assert blame(handling(REFUSED, odd)) is AWAY
     assert (words(odd), kept(odd)) == ("<the text of Odd cannot be made>", "app.Odd: see the log of the run")
-    assert our_error(odd) is raised(odd) is task_error(odd) is reading_error(odd) is None
+    assert (our_error(odd), raised(odd), task_error(odd), reading_error(odd)) == (None,) * 4
     assert text_of(odd) == "Odd: <the text of Odd cannot be made>"
 
 
