@@ -17,6 +17,7 @@ from psycopg.rows import TupleRow
 
 from offsetkeeper.clients import url as urls
 from offsetkeeper.clients.pool import SENSELESS, Lost, Pool, senseless
+from offsetkeeper.clients.postgresql_server import IS_STANDBY, refuse_standby
 from offsetkeeper.clients.postgresql_tls import FILES, check_files, objection
 from offsetkeeper.clients.sql_codes import POSTGRESQL_PASSING
 from offsetkeeper.core import environment
@@ -235,26 +236,13 @@ class Connections(Pool[Connection]):
             raise kind(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):
-                self._refuse_standby(connection)
+                [(standby,)] = connection.execute(IS_STANDBY).fetchall()
+                refuse_standby(self._address, standby)
                 self._prepare(connection)
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def _refuse_standby(self, connection: Connection) -> None:
-        """Check that the server is no standby: it may lag behind, and then an old ledger would pass for the newest.
-
-        Raises:
-            StoreUnavailable: it is one. It may be promoted, or the name may lead to the primary soon.
-        """
-        # Asked, as a pooler passes on what its server said of itself long ago (in_hot_standby).
-        [(standby,)] = connection.execute("SELECT pg_is_in_recovery()").fetchall()
-        if standby is True:
-            raise StoreUnavailable(
-                f"{self._address}: the server is a standby, which may lag behind: connect to the primary. Of "
-                "several hosts in one URL the primary is taken"
-            )
 
     def _failure(
         self, connection: Connection, error: psycopg.Error, lost: Lost, refused: type[OffsetkeeperError]

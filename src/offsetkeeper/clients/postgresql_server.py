@@ -8,7 +8,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from offsetkeeper.errors import Refused
+from offsetkeeper.errors import Refused, StoreUnavailable
+
+IS_STANDBY = "SELECT pg_is_in_recovery() AS standby"
+"""See `refuse_standby`. A pooler says only what its server said of itself long ago (in_hot_standby)."""
 
 # Of these tables and their parts: those that are not tables of this database, or do not survive a crash.
 UNKEPT = """
@@ -47,6 +50,20 @@ _SETTINGS = """
     SELECT name, setting FROM pg_settings
     WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')
     UNION ALL SELECT 'replicas', count(*)::text FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup'"""
+
+
+def refuse_standby(address: str, standby: object) -> None:
+    """Check that a server is no standby, by its answer to `IS_STANDBY`.
+
+    Raises:
+        StoreUnavailable: it is one, which may lag behind: then an old ledger would pass for the newest. It may be
+            promoted, or the name may lead to the primary soon.
+    """
+    if standby is True:
+        raise StoreUnavailable(
+            f"{address}: the server is a standby, which may lag behind: connect to the primary. Of several hosts in "
+            "one URL the primary is taken"
+        )
 
 
 def database_identity(connection: psycopg.Connection[Any]) -> str:

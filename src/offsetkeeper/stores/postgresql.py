@@ -19,10 +19,12 @@ from psycopg.rows import tuple_row
 from offsetkeeper.clients.pool import Lost
 from offsetkeeper.clients.postgresql import Connection, Connections, read_url
 from offsetkeeper.clients.postgresql_server import (
+    IS_STANDBY,
     SET_DURABLE,
     UNKEPT,
     database_identity,
     obstacles,
+    refuse_standby,
     refuse_unkept,
     server_settings,
 )
@@ -66,6 +68,9 @@ _FIRST = "INSERT INTO {groups} VALUES (%(group)s, 1, %(control)s) ON CONFLICT DO
 _NEXT = """
     UPDATE {groups} SET control = %(control)s, version = version + 1
     WHERE group_id = %(group)s AND version = %(version)s AND strpos(control, %(mark)s) > 0 RETURNING control"""
+# A pooler may lead a connection that was opened to the primary to a standby. So each answer says where it comes
+# from, also one without rows.
+_WATCHED = f"SELECT found.*, standby FROM ({IS_STANDBY}) AS here LEFT JOIN (?) AS found ON true"  # noqa: S608 - ours
 _OTHER_WRITER = "another writer changed its ledger or its positions first"
 _OLDEST = 100_000  # release 10, in libpq's form
 # One change is one statement, so one round trip and one transaction. A failed check divides by zero, which rolls all of
@@ -243,7 +248,14 @@ class PostgreSQLStore(TableStore):
 
     def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):
-            return of_columns(columns, self._run(connection, statement.replace("?", "%s"), parameters))
+            rows = self._run(connection, _WATCHED.replace("?", statement).replace("?", "%s"), parameters)
+            try:
+                for row in of_columns(columns + 1, rows):
+                    refuse_standby(self.address, row[-1])
+            except StoreUnavailable:
+                connection.close()  # a new one may lead to the primary
+                raise
+        return [row[:-1] for row in rows if row[0] is not None]
 
     def _look_hidden(self, group: str) -> None:
         """Log that missing positions may be hidden. This is not refused, as a policy may let them through."""

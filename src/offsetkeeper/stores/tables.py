@@ -84,13 +84,14 @@ class Tables:
         return load_control(text, group, version, positions, f"{self.groups} of {self.where}, group {group!r},")
 
     def entries(self, group: str, rows: Iterable[Sequence[Any]]) -> Sequence[Entry]:
-        """Return the history entries from the rows of `HISTORY`.
+        """Return the history entries from the rows of `HISTORY`, newest first.
 
         Raises:
             CorruptStore: a row is not a history entry.
         """
         where = f"{self.history} of {self.where}, group {group!r}, version"
-        return [load_entry(text, version, f"{where} {version}") for version, text in rows]
+        found = [load_entry(text, version, f"{where} {version}") for version, text in rows]
+        return sorted(found, key=lambda entry: entry.version, reverse=True)
 
     def _check_name(self, name: str, found: object) -> None:
         """Check that a row has the very `group_id` that was asked for; a column of fixed width adds spaces."""
