@@ -8,11 +8,14 @@ import threading
 import traceback
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.clients.s3 import Connection
@@ -139,6 +142,66 @@ def test_a_place_whose_objects_expire_is_refused_before_anything_is_written(
         with pytest.raises(Refused, match=r'a lifecycle rule deletes objects here .*rule-id="tidy"'):
             Ledger(store, "g", retry_timeout_s=1).acquire()
         assert store.groups() == []
+
+
+class Tidied:
+    """A client of a bucket with a lifecycle rule for one group only: what `S3Store` asks of boto3, kept in memory."""
+
+    exceptions = SimpleNamespace(NoSuchKey=KeyError)
+    _endpoint = SimpleNamespace(http_session=SimpleNamespace(begin=lambda: None, way=str))
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put_object(self, Key: str, Body: bytes, **_: str) -> dict[str, Any]:  # noqa: N803 - boto3's names
+        """See boto3."""
+        if Key in self.objects:
+            raise ClientError({"ResponseMetadata": {"HTTPStatusCode": 412}}, "PutObject")
+        self.objects[Key] = Body
+        return self.head_object(Key)
+
+    def get_object(self, Key: str, **_: str) -> dict[str, Any]:  # noqa: N803 - as above
+        """See boto3."""
+        content = self.objects[Key]
+        return {**self.head_object(Key), "ContentLength": len(content), "Body": BytesIO(content)}
+
+    def head_object(self, Key: str, **_: str) -> dict[str, Any]:  # noqa: N803 - as above
+        """See boto3."""
+        found = {"ETag": str(hash(self.objects[Key]))}
+        return {**found, "Expiration": 'rule-id="tidy"'} if Key.startswith("x/idle/") else found
+
+    def get_paginator(self, _: str) -> Any:
+        """See boto3."""
+        return SimpleNamespace(paginate=self._paginate)
+
+    def _paginate(self, Prefix: str, **_: str) -> list[dict[str, Any]]:  # noqa: N803 - as above
+        return [{"IsTruncated": False, "Contents": [{"Key": key} for key in self.objects if key.startswith(Prefix)]}]
+
+    def close(self) -> None:
+        """See boto3."""
+
+
+def test_a_rule_for_a_part_of_the_place_is_told_at_once_and_refuses_the_next_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The object that is tried out is not of that part, so a ledger expired in silence."""
+    client = Tidied()
+    monkeypatch.setattr(Connection, "_connect", lambda _: client)
+    for group, told in (("busy", 0), ("idle", 1)):
+        caplog.clear()
+        ledger = Ledger(S3Store("s3://bucket/x"), group, retry_timeout_s=1)
+        ledger.acquire()
+        ledger.place({PARTITION: Position(5)})
+        warned = [each.getMessage() for each in caplog.records]
+        assert len(warned) == told
+        assert all(
+            'a lifecycle rule deletes objects here (x/idle/000000000001.json: rule-id="tidy")' in w for w in warned
+        )
+    before = dict(client.objects)
+    with pytest.raises(Refused, match=r"\(x/idle/000000000002\.json: rule-id.*nothing was written"):
+        Ledger(S3Store("s3://bucket/x"), "idle", retry_timeout_s=1).acquire()
+    assert client.objects == before
+    Ledger(S3Store("s3://bucket/x"), "busy", retry_timeout_s=1).acquire()
 
 
 def refusal(url: str, kind: type[OffsetkeeperError], caplog: pytest.LogCaptureFixture) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -38,6 +39,7 @@ from offsetkeeper.core.tls import Tls, spoken_hint, unspoken_hint
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable
 
+log = logging.getLogger("offsetkeeper")
 _SECRETS = ("access_key", "secret_key", "session_token")
 _BREAK = re.compile(rb"[\r\n]")
 _DECLARES = re.compile(rb"<!(ENTITY|ATTLIST)")  # in XML: a few bytes may become a thousand times as many
@@ -46,6 +48,10 @@ _LOGGING = ("botocore.auth", "botocore.endpoint", "botocore.parsers")
 OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
 _LONGEST = 700  # a key has 1024 bytes, and names come after the prefix
 PROBE = ".create-if-absent"
+_EXPIRES = (
+    "a lifecycle rule deletes objects here ({key}: {rule}), and what it deletes would count as never written. Exempt "
+    "this prefix from the rule, or use another one"
+)
 _EXISTS = 412
 _NOT_DONE, _SERVER_ERROR = 300, 500
 _HTTP, _HTTPS = 80, 443
@@ -179,7 +185,7 @@ class Connection:
         self._lock = threading.Lock()
         self._tls = Tls("ca_bundle", ca=self._given.get("ca_bundle", ""))
         self._client: Any = None
-        self._tried = False
+        self._tried = self._warned = False
 
     @contextmanager
     def lend(self, lost: type[OffsetkeeperError] = StoreUnavailable) -> Iterator[Any]:
@@ -240,22 +246,34 @@ class Connection:
                 return content, str(found["ETag"])
 
     def put_new(self, key: str, content: bytes, lost: type[OffsetkeeperError]) -> str:
-        """Create an object with all of its content and return its tag; empty if the key already exists."""
+        """Create an object with all of its content and return its tag; empty if the key already exists.
+
+        Once, it logs that the object will expire: the object that was tried out may be of another size or prefix.
+        """
         with self.lend(lost) as client:
             try:
-                return str(client.put_object(Bucket=self.bucket, Key=key, Body=content, IfNoneMatch="*")["ETag"])
+                made = client.put_object(Bucket=self.bucket, Key=key, Body=content, IfNoneMatch="*")
+                tag = str(made["ETag"])
             except ClientError as error:
                 if status_of(error) == _EXISTS:
                     return ""
                 raise
+        if self._tried and not self._warned and (rule := made.get("Expiration")):
+            self._warned = True
+            log.warning("%s: %s", self._address, _EXPIRES.format(key=key, rule=rule))
+        return tag
 
     def overwrites(self, key: str) -> bool:
         """Whether the server overwrites an object that was to be created; an object with that key is left."""
         content = b"offsetkeeper tries here whether the server writes over it"
         return all(self.put_new(key, content, StoreUnavailable) for _ in range(2))
 
-    def try_out(self, key: str) -> bool:
+    def try_out(self, key: str, newest: str = "") -> bool:
         """Check once that the server refuses to overwrite an object, and keeps it: some servers overwrite it.
+
+        Args:
+            key: the object to try it with.
+            newest: another object that must be kept, if it is there.
 
         Returns:
             Whether it was tested now; then an object with that key is left.
@@ -270,18 +288,19 @@ class Connection:
                 f"{self._address}: the server ignores If-None-Match, so two runs could overwrite each other; nothing "
                 "was written. Use S3 itself, or a server that has conditional writes"
             )
-        if rule := self._expires(key):
-            raise Refused(
-                f"{self._address}: a lifecycle rule deletes objects here ({rule}), and what it deletes would count as "
-                "never written; nothing was written. Exempt this prefix from the rule, or use another one"
-            )
+        for each in filter(None, (key, newest)):
+            if rule := self._expires(each):
+                raise Refused(f"{self._address}: {_EXPIRES.format(key=each, rule=rule)}; nothing was written")
         self._tried = True
         return True
 
     def _expires(self, key: str) -> str:
-        """Return when an object expires and by which rule, as the server says it; empty if it never does."""
+        """Return when an object expires and by which rule, as the server says it; empty if it does not, or is gone."""
         with self.lend() as client:  # the answer to HEAD would not say why it is refused
-            found = client.get_object(Bucket=self.bucket, Key=key)
+            try:
+                found = client.get_object(Bucket=self.bucket, Key=key)
+            except client.exceptions.NoSuchKey:
+                return ""
             found["Body"].close()
             return str(found.get("Expiration", ""))
 

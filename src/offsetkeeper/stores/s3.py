@@ -70,7 +70,10 @@ class _Bucket:
                 raise
 
     def create(self, folder: str, name: str, content: bytes) -> str:
-        self._connection.try_out(f"{self._connection.root}{PROBE}")
+        before = int(name.removesuffix(".json")) - 1
+        # A rule may be for a part of the prefix, or a size: so the newest file is looked at too.
+        newest = self._key(folder, f"{before:012}.json") if before else ""
+        self._connection.try_out(f"{self._connection.root}{PROBE}", newest)
         return self._connection.put_new(self._key(folder, name), content, OutcomeUnknown)
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
