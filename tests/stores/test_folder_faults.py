@@ -326,6 +326,31 @@ def test_a_temporary_file_that_was_taken_away_leaves_nothing_written(tmp_path: P
     store.apply(rewind(store.load("g"), 3))
 
 
+@pytest.mark.parametrize(("one", "other"), [("a", "A"), ("caf\u00e9", "cafe\u0301")])
+def test_groups_that_a_file_system_takes_for_one_are_not_mixed_up(tmp_path: Path, one: str, other: str) -> None:
+    """Made here by another name for the folder. The second group went on from the offsets of the first."""
+    store = FolderStore(f"file://{tmp_path}")
+    store.apply(rewind(Snapshot(one), 900))
+    (tmp_path / one).rename(tmp_path / other)
+    file = tmp_path / other / "000000000001.json"
+    before = file.read_text()
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: store.load(other),
+        lambda: store.history(other),
+        Ledger(store, other, retry_timeout_s=1).acquire,
+    )
+    for act in acts:
+        with pytest.raises(CorruptStore, match=f"is the ledger of group '{one}', and not of '{other}'"):
+            act()
+    assert {path: path.read_text() for path in file.parent.iterdir()} == {file: before}
+    raw = json.loads(before)
+    assert raw.pop("group") == one
+    file.write_text(json.dumps(raw))  # as an older release has written it, or somebody who copies files
+    store.apply(rewind(store.load(other), 5))
+    assert [entry.version for entry in store.history(other)] == [2, 1]
+    assert json.loads((tmp_path / other / "000000000002.json").read_text())["group"] == other
+
+
 @pytest.mark.parametrize("content", ["", '{"offsets":{"a":{"0":1', "my notes", '{"offsets":{"a":{"0":"1"}}}'])
 def test_another_programs_file_that_is_torn_is_told_and_left(tmp_path: Path, content: str) -> None:
     (tmp_path / "g").mkdir()

@@ -23,7 +23,7 @@ from offsetkeeper.core.codec import (
 )
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Positions, TopicPartition, by_topic, check_partition
-from offsetkeeper.core.outside import load_stored, reason
+from offsetkeeper.core.outside import load_stored, reason, short_text
 from offsetkeeper.errors import CorruptStore
 
 
@@ -80,7 +80,23 @@ def read_document(raw: Any, group: str, where: str) -> Snapshot:
         raise _no_offsets(where, error) from None
     if "format" not in raw and "version" not in raw:
         return empty(group, positions)
+    check_written_for(raw, group, where)
     return read_control(raw, group, raw.get("version", -1), positions, where)
+
+
+def check_written_for(raw: Any, group: str, where: str) -> None:
+    """Check that a document is of this group, if it says its group, as files do.
+
+    Raises:
+        CorruptStore: it is of another one: a file system takes both names for one, or its files were copied by hand.
+    """
+    other = raw.get("group", group)
+    if other != group:
+        raise CorruptStore(
+            f"{where} is the ledger of group {short_text(str(other))!r}, and not of {group!r}. If the file system "
+            "takes both names for one, give one of the groups another name. If the files were copied by hand, take the "
+            "field group out of them"
+        )
 
 
 def _no_offsets(where: str, error: Exception) -> CorruptStore:

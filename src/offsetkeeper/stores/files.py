@@ -1,9 +1,9 @@
 """Code shared by the stores of whole files: each change of a group is a new file, `<group>/<number>.json`.
 
-A file is a `document`: offsets and control record, and also the history `entry` of the change that made it and the id
-of the `previous` change. The file with the highest number is the ledger. The atomic step is to create the next number
-if it does not exist. 0.json is written by another program, and is taken over if there is no ledger yet. Numbers have
-twelve digits, so that sorting by name is sorting by age.
+A file is a `document`: offsets and control record, and also the `group`, the history `entry` of the change that made it
+and the id of the `previous` change. The file with the highest number is the ledger. The atomic step is to create the
+next number if it does not exist. 0.json is written by another program, and is taken over if there is no ledger yet.
+Numbers have twelve digits, so that sorting by name is sorting by age.
 
 Old files are deleted, so their names become free again, and a writer that slept meanwhile can create one. Such a
 stray has a low number, so it is never the newest; the file after it does not have its id as `previous`; and it is
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Protocol
 
 from offsetkeeper.clients.url import ClientUrl
 from offsetkeeper.core.codec import REMEDY, empty, entry_fields, read_entry
-from offsetkeeper.core.ledger_document import dump_document, load_document
+from offsetkeeper.core.ledger_document import check_written_for, dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot, check_group
 from offsetkeeper.core.outside import LARGEST_STORED, load_stored, reason
 from offsetkeeper.core.store import not_changed, version_conflict
@@ -165,6 +165,7 @@ class FileStore(BaseStore):
         for version, each in self._walk_back(group, newest, file, oldest):
             where = self._where(group, version)
             raw = _parse(each.content, where)
+            check_written_for(raw, group, where)
             if previous not in (None, raw.get("change_id")):
                 break  # a stray, see above
             entries.append(read_entry(raw.get("entry"), version, where))
@@ -186,11 +187,12 @@ class FileStore(BaseStore):
         self._files.close()
 
     def _content(self, change: Change) -> bytes:
-        more = {"entry": entry_fields(change.entry), "previous": change.before.change_id}
+        group = change.after.group  # a file system may take the folders of two groups for one
+        more = {"entry": entry_fields(change.entry), "previous": change.before.change_id, "group": group}
         content = dump_document(change.after, **more).encode()
         if len(content) > LARGEST_STORED:  # it could not be read again
             raise Refused(
-                f"{self.address}: the ledger of group {change.after.group!r} has {len(content)} bytes, and a file has "
+                f"{self.address}: the ledger of group {group!r} has {len(content)} bytes, and a file has "
                 f"{LARGEST_STORED} at most; nothing was written. Give some of its topics a group of their own"
             )
         return content
