@@ -92,6 +92,14 @@ TESTS = {
         "Cassandra": "sinks/test_cassandra_faults.py::test_marks_and_rows_that_do_not_fit_the_ledger_are_refused",
     },
     "the ledger is restored, or made anew": in_suites("test_a_ledger_from_a_backup_is_refused_until_adopted"),
+    "the target is restored to before a batch that the ledger has not committed yet, and keeps the mark": dict.fromkeys(
+        ("DeltaTable", "IcebergTable"),
+        "engines/test_engine_restored.py::test_each_record_of_a_batch_that_a_restore_took_back_is_there_once",
+    ),
+    "the target is restored while rows land": {
+        "DeltaTable": "sinks/test_delta_landing.py::test_nothing_lands_in_a_table_that_is_restored_between_the_look",
+        "IcebergTable": "sinks/test_iceberg_landing.py::test_nothing_lands_in_a_table_that_is_rolled_back_between_the",
+    },
     "the target is restored": in_suites("test_an_output_from_a_backup_is_refused_until_adopted"),
     "two groups, or two outputs of one": {
         "PostgreSQL": "sinks/test_table_postgresql_marks.py::test_groups_outputs_and_schemas_with_odd_names",

@@ -729,8 +729,8 @@ def test_an_adopted_mark_raises_the_sequence_and_drops_a_batch_that_could_not_la
         refused(free, Adopt("topic", wrong), SettingsError)  # type: ignore[arg-type] # on purpose
 
 
-@pytest.mark.parametrize(("sequence", "noted"), [(6, ("other",)), (7, ("topic", "other"))])
-def test_an_adopted_mark_that_is_older_forgets_that_the_output_has_the_batch(
+@pytest.mark.parametrize(("sequence", "noted"), [(6, ("other",)), (7, ("other",)), (8, ("topic", "other"))])
+def test_an_adopted_mark_that_is_not_newer_forgets_that_the_output_has_the_batch(
     sequence: int, noted: tuple[str, ...]
 ) -> None:
     """Of a batch that a reset has dropped the note stayed: its records counted as done, and never came again."""

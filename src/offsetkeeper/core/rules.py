@@ -677,7 +677,8 @@ def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
     if snapshot.sequence >= MAX_SEQUENCE:  # the one way down: no mark can hold the next one
         snapshot = replace(snapshot, sequence=0, pending=None, unsettled=None)
     passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
-    after = _dropped(snapshot) if passed else _unwritten(snapshot, event)
+    asked = _unwritten(snapshot, event)
+    after = _dropped(asked) if passed else asked
     landed = {**snapshot.landed, event.output: Landed(event.sequence)}
     outcome = _Outcome(replace(after, sequence=max(snapshot.sequence, event.sequence), landed=landed))
     if before is None or after.pending is not None or after.unsettled is not None:
@@ -692,10 +693,14 @@ def _adopt_taken(snapshot: Snapshot, event: Adopt) -> _Outcome:
 
 
 def _unwritten(snapshot: Snapshot, event: Adopt) -> Snapshot:
-    """Return the ledger without the note that an output has a batch that is newer than its mark."""
+    """Return the ledger without the note that an output has a batch, unless its mark is of a later one.
+
+    The output is asked again. It lacks a batch that is newer than its mark, and may lack that of its mark: the mark may
+    have outlived the rows.
+    """
 
     def without(batch: Batch | None) -> Batch | None:
-        if batch is None or event.output not in batch.lands_in or event.sequence >= batch.sequence:
+        if batch is None or event.output not in batch.lands_in or event.sequence > batch.sequence:
             return batch
         return replace(batch, written=tuple(name for name in batch.written if name != event.output))
 

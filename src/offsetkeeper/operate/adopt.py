@@ -122,7 +122,7 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
     recorded, target = snapshot.landed_in(output)
     repeats = pending.id if pending is not None and not drops and recorded == pending.sequence else None
     unsettled = snapshot.unsettled
-    noted = unsettled is not None and output in unsettled.written and sequence < unsettled.sequence
+    noted = unsettled is not None and output in unsettled.written and sequence <= unsettled.sequence
     return Adoption(
         snapshot.group,
         snapshot.version,

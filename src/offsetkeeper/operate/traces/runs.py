@@ -8,7 +8,7 @@ from typing import Any
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Guarantee, Having, Snapshot
+from offsetkeeper.core.model import Guarantee, Having, Landed, Snapshot
 from offsetkeeper.operate.traces.judge import Judge
 from offsetkeeper.operate.traces.lines import Key, Line
 
@@ -193,10 +193,11 @@ class Run:
         name, ledger, about = line.output, self.ledger, self.outputs.get(line.output, {})
         if ledger is None:
             return
-        at = before.sequence if before else 0
+        at, known = before.sequence if before else 0, ledger.landed_in(name)
         rises = mark.sequence > at or (before is not None and before.partly and mark.sequence == at)
-        self.judge.holds("mark", f"the mark of {name!r} goes from {at} to {mark.sequence}", line, ok=rises)
-        known = ledger.landed_in(name)
+        # A restore has taken the batch back and kept its mark, and an operator has adopted that.
+        voided = before is not None and mark == before._replace(void=True) and known == Landed(at)
+        self.judge.holds("mark", f"the mark of {name!r} goes from {at} to {mark.sequence}", line, ok=rises or voided)
         kept = at >= known.sequence or (before is None and bool(about.get("expires")))
         what = f"{batch_id} lands in {name!r}, whose mark is {at}; the ledger knows batch {known.sequence} there"
         self.judge.holds("kept", what, line, ok=kept)
