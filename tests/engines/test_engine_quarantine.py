@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 from pyspark.sql.functions import udf
 from pyspark.sql.types import IntegerType
@@ -13,10 +15,12 @@ from pyspark.sql.types import IntegerType
 from engines.lab import Lab
 from engines.marked import Died, Marked, dies
 from offsetkeeper import Batch, Policies, TopicPartition
+from offsetkeeper.core.batch import batch_id
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkError
 from offsetkeeper.operate.outlook import outlook
-from offsetkeeper.sinks import Idempotent, Outputs, Table, Topic
+from offsetkeeper.sinks import DeltaTable, Files, Idempotent, Outputs, Table, Topic
+from sinks.icebergs import Lake
 from sinks.topics import committed
 
 if TYPE_CHECKING:
@@ -156,6 +160,66 @@ def test_offsets_in_a_row_are_counted_over_restarts(
     run(lab, [source], *to, policies=mended, attempts=1)
     assert tables('select "offset" from letters order by 1') == [(at,) for at in range(2, 8)]
     assert tables('select "offset" from orders order by 1') == [(0,), (1,), (8,)]
+
+
+LETTER = pa.schema(
+    [
+        *(
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", "UTC")),
+        ),
+        *(("key", pa.binary()), ("value", pa.binary()), ("error", pa.string()), ("batch", pa.string())),
+    ]
+)
+
+
+def files(lab: Lab, folder: Path) -> tuple[Any, Callable[[], Any]]:
+    path = str(folder / "letters")
+    return Files(path), lambda: lab.spark.read.parquet(path)
+
+
+def json_files(lab: Lab, folder: Path) -> tuple[Any, Callable[[], Any]]:
+    path = str(folder / "letters")
+    schema = "topic string, partition int, offset bigint, value binary, error string, batch_id string, batch int"
+    return Files(path, format="json", partition_by=["topic"]), lambda: lab.spark.read.schema(schema).json(path)
+
+
+def delta(lab: Lab, folder: Path) -> tuple[Any, Callable[[], Any]]:
+    path = str(folder / "letters")
+    deltalake.DeltaTable.create(path, LETTER)
+    return DeltaTable(path), lambda: lab.spark.createDataFrame(
+        deltalake.DeltaTable(path).to_pyarrow_table().to_pandas()
+    )
+
+
+def iceberg(lab: Lab, folder: Path) -> tuple[Any, Callable[[], Any]]:
+    lake = Lake.made(folder / "lake")
+    lake.create("letters", LETTER)
+    return lake.sink("letters"), lambda: lab.spark.createDataFrame(lake.table("letters").scan().to_pandas())
+
+
+@pytest.mark.parametrize("kind", [files, json_files, delta, iceberg])
+@pytest.mark.usefixtures("tables")
+def test_letters_go_into_each_kind_of_output_that_is_no_database(
+    lab: Lab, topic: NewTopic, tmp_path: Path, kind: Callable[..., tuple[Any, Callable[[], Any]]]
+) -> None:
+    """`Files` has a column `batch` of its own: the first bad record of a run showed that, and stopped it for good."""
+    lab.produce(name := topic(1), "0", "bad", "2", "worse")
+    sink, read = kind(lab, tmp_path)
+    run(lab, [name], Table(lab.store, "orders"), sink)
+    found = [row.asDict() for row in read().orderBy("offset").collect()]
+    assert [(row["topic"], row["partition"], row["offset"], bytes(row["value"])) for row in found] == [
+        (name, 0, 1, b"bad"),
+        (name, 0, 3, b"worse"),
+    ]
+    assert all("invalid literal" in row["error"] for row in found)
+    letters = [entry for entry in lab.history() if entry.is_of_letters]
+    ids = [batch_id("group", entry.token, entry.sequence) for entry in letters]
+    assert [row.get("batch_id", row["batch"]) for row in found] == ids
+    if "batch_id" in found[0]:
+        assert [row["batch"] for row in found] == [entry.sequence for entry in letters]
 
 
 @pytest.mark.parametrize("size", [24, 1], ids=["a batch", "a single record, among trials"])

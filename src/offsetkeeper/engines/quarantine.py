@@ -35,6 +35,7 @@ from offsetkeeper.engines.stop import Stop
 from offsetkeeper.errors import GuaranteeRefused, RecordUnreadable, RowMismatch, SettingsError
 from offsetkeeper.readers.unreadable import Place
 from offsetkeeper.sinks.blame import Blame, blame
+from offsetkeeper.sinks.files import Files
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
 from offsetkeeper.sinks.sink import AT_ONCE, Joiner, RolledBack, Writer
@@ -102,7 +103,7 @@ class Quarantine:
         asked, program = replace(self.asked, outputs=outputs, process=None), self.asked.program
         self.letters = Delivery(asked, self.ledger, self.stop, QUARANTINED, program=program)
         [sink] = outputs.sinks.values()
-        self.letter = message_of if isinstance(sink, Topic) else row_of
+        self.letter = letter_for(sink)
 
     def prepare(self, others: Prepared) -> None:
         """Prepare the dead letters, and find out whether the guarantee can be kept if a batch is cut.
@@ -400,6 +401,13 @@ def _why(error: str) -> Column:
 
     left_out = expr(f"if({_IS_DATE}, '', concat('; its time is left out: ', timestamp, ' ms since 1970'))")
     return concat(lit(error), left_out)
+
+
+def letter_for(sink: Any) -> Callable[..., DataFrame]:
+    """Return what makes the dead letters for a sink, from records, the batch and the error."""
+    if isinstance(sink, Files):  # to its readers the name of a batch's folder is a column `batch`
+        return lambda *about, **more: row_of(*about, **more).withColumnRenamed("batch", "batch_id")
+    return message_of if isinstance(sink, Topic) else row_of
 
 
 def row_of(records: DataFrame, batch: Batch, error: str) -> DataFrame:
