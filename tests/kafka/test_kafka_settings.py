@@ -36,7 +36,9 @@ def test_a_value_that_librdkafka_does_not_take_is_refused() -> None:
         KafkaCluster("localhost:9092", {"security.protocol": "carrier-pigeon"})
 
 
-@pytest.mark.parametrize("name", ["bootstrap.servers", "group.id", "isolation.level", "auto.offset.reset"])
+@pytest.mark.parametrize(
+    "name", ["bootstrap.servers", "group.id", "isolation.level", "auto.offset.reset", "allow.auto.create.topics"]
+)
 def test_an_option_that_is_offsetkeepers_own_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"take the Kafka option {name} out"):
         KafkaCluster("localhost:9092", {name: "earliest"})

@@ -502,6 +502,7 @@ def test_old_records_are_deleted(kafka_server: KafkaServer, open_one: Opener, gr
         "host?history=0",
         "host?group.id=x",
         "host?isolation.level=read_uncommitted",
+        "host?allow.auto.create.topics=true",
         "host?no.such.setting=1",
         "host?security.protocol=maybe",
     ],

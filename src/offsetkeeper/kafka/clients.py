@@ -54,7 +54,12 @@ _OURS = {
     "enable.auto.commit": "offsets are committed by the ledger only",
     "enable.auto.offset.store": "offsets are committed by the ledger only",
     "enable.partition.eof": "readers need it, and set it",
+    "allow.auto.create.topics": "no client makes a topic, as one that was deleted would come back empty",
 }
+
+# Admin clients and producers ask again, by themselves, for each topic that they were asked for. By default, a broker
+# with auto.create.topics.enable then makes one that was deleted, with its own number of partitions.
+_ALWAYS = {"allow.auto.create.topics": "false"}
 
 _USUAL: Mapping[str, Mapping[str, str]] = {
     "Consumer": {"check.crcs": "true"},  # as Kafka's Java client does: a disk or a network may have changed a bit
@@ -172,8 +177,8 @@ def open_client(
         TokenUnavailable: the token provider failed.
     """
     kafka = library()
-    config: dict[str, Any] = {"log_level": "0", **_USUAL.get(kind, {}), **librdkafka_options(options), **settings}
-    config["bootstrap.servers"] = brokers
+    config: dict[str, Any] = {"log_level": "0", **_USUAL.get(kind, {}), **librdkafka_options(options)}
+    config |= {**_ALWAYS, **settings, "bootstrap.servers": brokers}
     provider = provider or token_provider(options)
     if provider is not None:
         config["oauth_cb"] = provider

@@ -46,7 +46,6 @@ _TIMEOUT_MS = "60000"
 _READ_MARK = {
     "isolation.level": "read_committed",  # the broker then reports an offset in an open transaction as not known yet
     "enable.auto.commit": "false",
-    "allow.auto.create.topics": "false",
 }
 
 

@@ -213,7 +213,12 @@ class ConnectorReader:
             "failOnDataLoss": "true",
             "kafkaConsumer.pollTimeoutMs": str(int(source.stall_s * 1000)),
         }
-        kafka = {"bootstrap.servers": source.brokers, "group.id": self._group, "isolation.level": source.isolation}
+        kafka = {
+            "bootstrap.servers": source.brokers,
+            "group.id": self._group,
+            "isolation.level": source.isolation,
+            "allow.auto.create.topics": "false",
+        }
         if isinstance(self._split, int):
             options["maxRecordsPerPartition"] = str(self._split)
         return options | {f"kafka.{name}": value for name, value in (self._java | kafka).items()}

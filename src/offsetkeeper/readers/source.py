@@ -59,7 +59,6 @@ _FIXED = {
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "enable.partition.eof": "true",
-    "allow.auto.create.topics": "false",
 }
 
 

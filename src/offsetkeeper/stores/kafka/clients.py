@@ -33,7 +33,7 @@ _SHORTEST = 0.5  # the least seconds for one try of several
 _WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
 _OURS = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
-    r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
+    r"|acks|request\.required\.acks|allow\.auto\.create\.topics|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
 )
 _DEFAULTS = {
     "reconnect.backoff.max.ms": "1000",
