@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import Fenced, NotAllowed, StoreUnavailable
+from offsetkeeper.sinks import Table
 from offsetkeeper.stores.mysql import MySQLStore
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
@@ -255,3 +257,20 @@ def test_the_identity_tells_databases_apart_in_mysql(mariadb_server: MariaDBServ
     with connect(url) as same, connect(other) as different:
         assert store.identity() == database_identity(same) != database_identity(different)
     store.close()
+
+
+def vanished(connection: Any) -> list[int]:
+    """Return after how long a connection notices that the server's host has vanished."""
+    names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+    assert connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    return [connection._sock.getsockopt(socket.IPPROTO_TCP, name) for name in names]
+
+
+def test_a_wait_without_a_limit_ends_where_the_servers_host_vanishes_in_mysql(url: str, ledger: Ledger) -> None:
+    """A merge and a block have no limit."""
+    with ledger.transaction(next_batch(ledger, 10)) as connection:
+        assert vanished(connection) == [10, 5, 4, 30_000]
+    found: list[int] = []
+    sink = Table(url, "sink_rows")
+    sink.rows._database.transaction(lambda it: found.extend(vanished(it)))  # type: ignore[attr-defined]
+    assert found == [10, 5, 4, 30_000]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
@@ -16,6 +18,7 @@ from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import NotAllowed, SinkError, StoreUnavailable, VersionConflict
+from offsetkeeper.sinks import Table
 from offsetkeeper.stores.postgresql import PostgreSQLStore
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
@@ -245,3 +248,23 @@ def test_a_transaction_that_ends_within_an_inner_block_is_told_so(ledger: Ledger
     ):
         connection.execute("COMMIT")
     assert (rows(admin), stored(ledger)) == ([], 0)
+
+
+def vanished(connection: psycopg.Connection) -> list[int]:
+    """Return after how long a connection notices that the server's host has vanished."""
+    names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+    with socket.socket(fileno=os.dup(connection.fileno())) as there:
+        assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        return [there.getsockopt(socket.IPPROTO_TCP, name) for name in names]
+
+
+def test_a_wait_without_a_limit_ends_where_the_servers_host_vanishes_in_postgresql(
+    database: str, ledger: Ledger
+) -> None:
+    """A merge and a block have no limit. A setting of the URL counts before ours."""
+    with ledger.transaction(next_batch(ledger, 10)) as connection:
+        assert vanished(connection) == [10, 5, 4, 30_000]
+    found: list[int] = []
+    sink = Table(f"{database}?keepalives_idle=60", "sink_rows")
+    sink.rows._database.transaction(lambda it: found.extend(vanished(it)))  # type: ignore[attr-defined]
+    assert found == [60, 5, 4, 30_000]

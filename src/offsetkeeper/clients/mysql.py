@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -30,6 +31,10 @@ _RESET = 0x1F  # COM_RESET_CONNECTION; the library has no name for it
 _MOST_BEFORE, _MOST = 1 << 20, 1 << 30  # bytes of a packet, before the login and after: the largest max_allowed_packet
 _PORT = "the port of MySQL (3306)"
 _MARGIN = 64  # bytes of a packet without its statements
+# A wait that has no limit, as of a merge, ends half a minute after the server's host has vanished. The library turns
+# keepalives on, and leaves their times to the system: two hours on Linux.
+_VANISHED = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+_TCP = (socket.AF_INET, socket.AF_INET6)
 # SQL texts are written for this mode. Values are never cut to fit a column, nor is a table made by another engine.
 OURS = (
     "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_select_limit = 18446744073709551615"
@@ -66,6 +71,14 @@ class Connection(_Connection):
     _left = 0
     _read_timeout: float | None = None
     _answers: BufferedReader | None = None
+
+    def connect(self, sock: Any = None) -> None:
+        """Connect; a server that vanishes is noticed, as far as the platform can."""
+        super().connect(sock)
+        there = self._sock  # type: ignore[attr-defined]
+        for name, value in _VANISHED.items() if there.family in _TCP else ():
+            with suppress(AttributeError, OSError):
+                there.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 - the library's signature
         """Send a statement; NotAllowed if the connection is lent, and its transaction has ended."""

@@ -27,6 +27,8 @@ from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, Settings
 
 _OWN = ("schema", "table", "history", "timeout")
 _FILES = ("sslkeylogfile", "servicefile")
+# A wait that has no limit, as of a merge or of COPY, ends half a minute after the server's host has vanished.
+_VANISHED = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
 T = TypeVar("T")
 
 # libpq has no error codes for failed connections, only texts. With a server in another language, such errors are
@@ -116,7 +118,7 @@ def read_url(url: str) -> tuple[urls.ClientUrl, dict[str, Any]]:
     _refuse_senders(found)
     primary = {"target_session_attrs": "read-write"} if "," in str(found.get("host", "")) else {}
     ours = {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **_verifying(found), **primary}
-    return read, {**ours, **found}
+    return read, {**_VANISHED, **ours, **found}
 
 
 def _verifying(given: Mapping[str, object]) -> dict[str, str]:

@@ -14,8 +14,6 @@ from offsetkeeper.errors import OutcomeUnknown, SinkError
 from offsetkeeper.sinks.blame import judged, words
 from offsetkeeper.sinks.staged_table import ServerDatabase
 
-# Executors may copy for any time, but notice within half a minute that the server is gone.
-_EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
 # A driver that stalls here holds its locks only as long as another run waits for them.
 # READ COMMITTED, so that the last look at the table sees what others have changed since the begin.
 _BEGIN = sql.SQL(
@@ -34,7 +32,7 @@ class PostgreSQLDatabase(ServerDatabase[Connection]):
 
     def __init__(self, url: str) -> None:
         read, libpq = read_url(url)
-        executors = {**_EXECUTORS, **libpq, "client_encoding": "utf8"}
+        executors = {**libpq, "client_encoding": "utf8"}
         super().__init__(read.address, executors, Connections(read, libpq, lambda _: None))
         self._begin = _BEGIN.format(sql.Literal(max(1, int(read.settings.timeout * 1000))))
 
