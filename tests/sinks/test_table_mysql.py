@@ -2,6 +2,8 @@
 
 import datetime as dt
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from decimal import Decimal
@@ -18,6 +20,7 @@ from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.errors import Fenced, Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.sinks.mysql.columns import find_table
+from offsetkeeper.sinks.mysql.staging import drop
 from offsetkeeper.sinks.table import parse_target
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.mariadb import MariaDBServer
@@ -424,6 +427,46 @@ def test_what_the_block_of_another_output_has_set_is_as_it_was(
         connection.execute("set sql_select_limit = 0")
     assert [*found] == [("+05:00", "ANSI_QUOTES", 1, 0, 64)]
     assert (rows("select count(*) from orders"), committed(ledger)) == ([(10,)], 10)
+
+
+def test_a_table_that_another_session_has_locked_is_waited_for_no_longer_than_the_timeout(
+    spark: SparkSession, database: str, ledger: Ledger, rows: Query
+) -> None:
+    """In the ledger's transaction too, where the server would wait a day."""
+    rows("create table orders (id bigint)")
+    table, frame = Table(database, "orders"), spark.range(10).toDF("id")
+    with closing(open_store(f"{database}?timeout=1")) as store:
+        hasty = Ledger(store, ledger.group)
+        hasty.acquire()
+        batch = hasty.batch([OffsetRange(*PARTITION, 0, 10)])
+        finish = table.rows.stage(frame, batch)
+        rows("lock tables orders write")
+        watch = threading.Timer(60, rows, ["unlock tables"])
+        watch.start()
+        with pytest.raises(SinkError, match="Lock wait timeout"), hasty.transaction(batch) as connection:
+            finish(connection)
+        watch.cancel()
+        rows("unlock tables")
+        write_once(hasty, table, frame)
+    assert (rows("select count(*) from orders"), committed(ledger)) == ([(10,)], 10)
+
+
+def test_a_session_that_has_dropped_staging_tables_waits_for_others_as_before(database: str, rows: Query) -> None:
+    """It waits for no task that still writes to one; a merge after it waits."""
+    rows("create table orders (id bigint)")
+    rows("create table busy (id bigint)")
+    rows("lock tables busy read")
+
+    def look(connection: Any) -> list[Any]:
+        drop(connection, ["busy"])
+        return [*connection.execute("select @@lock_wait_timeout").fetchall()]
+
+    began = time.monotonic()
+    sink: Any = Table(database, "orders").rows
+    assert sink._database.run(look) == [(30,)]
+    assert time.monotonic() - began < 25
+    rows("unlock tables")
+    assert rows("select count(*) from busy") == [(0,)]
 
 
 def test_the_password_is_in_no_plan(spark: SparkSession, database: str, rows: Query, batch: Batch) -> None:

@@ -39,10 +39,11 @@ _TCP = (socket.AF_INET, socket.AF_INET6)
 OURS = (
     "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_select_limit = 18446744073709551615"
 )
-# What a server may set for all sessions: it would cut answers, refuse statements, or commit in another way.
+# What a server may set for all sessions: it would cut answers, refuse statements, or commit in another way. And for a
+# table that another session has locked it waits a day (MariaDB) or a year.
 _SETUP = (
     "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_select_limit = 18446744073709551615, "
-    "sql_big_selects = 1, group_concat_max_len = 65536"
+    "sql_big_selects = 1, group_concat_max_len = 65536, lock_wait_timeout = {locks}"
 )
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Connection(_Connection):
         several: whether one request may have several statements.
         packet: the most bytes of a request.
         most: the most bytes of a packet of an answer.
+        locks: seconds that a statement waits for a table which another session has locked.
         staged: tables, quoted for SQL, that a transaction has read and that are not needed after its commit.
     """
 
@@ -67,6 +69,7 @@ class Connection(_Connection):
     several = False
     packet = 1 << 20
     most = _MOST_BEFORE
+    locks = 30
     staged: tuple[str, ...] = ()
     _left = 0
     _read_timeout: float | None = None
@@ -154,15 +157,26 @@ class Connection(_Connection):
         A task may still write to such a table: do not wait for it.
         """
         tables, self.staged = self.staged, ()
-        for statement in ("SET SESSION lock_wait_timeout = 1", *(f"DROP TABLE IF EXISTS {table}" for table in tables)):
-            self.run([statement])
+        if not tables:
+            return
+        self.run(["SET SESSION lock_wait_timeout = 1"])
+        try:
+            for table in tables:
+                self.run([f"DROP TABLE IF EXISTS {table}"])
+        finally:
+            if self.open:
+                self.run([f"SET SESSION lock_wait_timeout = {self.locks}"])
+
+    def set_up(self) -> None:
+        """Set what a new session needs."""
+        self.run([_SETUP.format(locks=self.locks)])
 
     def renew(self) -> None:
         """Reset the settings of a block: variables, temporary tables, modes."""
         self.cursorclass = Cursor
         self._execute_command(_RESET, b"")  # type: ignore[attr-defined]
         self._read_ok_packet()  # type: ignore[attr-defined]
-        self.run([_SETUP])
+        self.set_up()
 
     def drop(self) -> None:
         """Close the connection, which rolls back; the server need not answer."""
@@ -260,6 +274,7 @@ class Connections(Pool[Connection]):
                 **connectable(self._library), client_flag=flags, charset="utf8mb4", autocommit=None, defer_connect=True
             )
             connection.several = self._several
+            connection.locks = max(1, int(self._timeout))  # otherwise the server waits after this side gave up
             connection.limit(self._timeout)
             connection.connect()
             connection.most = _MOST
@@ -273,7 +288,7 @@ class Connections(Pool[Connection]):
             raise Refused(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):
-                connection.run([_SETUP])
+                connection.set_up()
                 [(_, [(packet,)])] = connection.run(["SELECT @@max_allowed_packet"])
                 connection.packet = packet - _MARGIN
                 self._prepare(connection)

@@ -61,7 +61,7 @@ class MySQLDatabase(ServerDatabase[Connection]):
         self._timeout = read.settings.timeout
         timeouts = {"read_timeout": self._timeout, "write_timeout": self._timeout}
         executors = {**library, **timeouts, "charset": "utf8mb4", "autocommit": None}
-        connections = Connections(read, library, partial(_prepare, read.address, self._timeout), several=True)
+        connections = Connections(read, library, partial(_prepare, read.address), several=True)
         super().__init__(read.address, executors, connections)
 
     @contextmanager
@@ -75,7 +75,7 @@ class MySQLDatabase(ServerDatabase[Connection]):
         try:
             with self.request(connection):
                 # A driver that stalls here holds its locks only as long as another run waits for them.
-                connection.execute(f"SET SESSION wait_timeout = {max(1, int(self._timeout))}")
+                connection.execute(f"SET SESSION wait_timeout = {connection.locks}")
                 connection.begin()
             work(connection)
             connection.limit(self._timeout)
@@ -87,7 +87,7 @@ class MySQLDatabase(ServerDatabase[Connection]):
             connection.drop()  # its session has a setting of this transaction
 
 
-def _prepare(address: str, timeout: float, connection: Connection) -> None:
+def _prepare(address: str, connection: Connection) -> None:
     """Set up a new connection. It is not a method: a pool that refers to its session is never collected.
 
     Raises:
@@ -95,6 +95,5 @@ def _prepare(address: str, timeout: float, connection: Connection) -> None:
     """
     [(read_only,)] = connection.execute(IS_READ_ONLY).fetchall()
     refuse_read_only(address, read_only)
-    locks = max(1, int(timeout))  # otherwise the server waits after this side gave up
-    for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"):
+    for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {connection.locks}"):
         connection.execute(statement)

@@ -227,8 +227,7 @@ class MySQLStore(TableStore):
         return self._tables.sql(statement.replace("?", "%s"))
 
     def _prepare_own(self, connection: Connection) -> None:
-        locks = max(1, int(self._settings.timeout))  # otherwise the server waits after this side gave up
-        connection.run([OURS, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"])
+        connection.run([OURS, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {connection.locks}"])
         self._prepare(connection)
 
     def _prepare(self, connection: Connection) -> None:
