@@ -87,7 +87,7 @@ def test_columns_are_found_by_name_in_any_order() -> None:
 
 
 def test_columns_that_need_no_value_may_be_left_out() -> None:
-    assert match_columns(fields("id bigint"), [ID, NOTE], APPEND, fits) == [ID]
+    assert match_columns(fields("id bigint"), [ID, NOTE, SUM], APPEND, fits) == [ID]
 
 
 @pytest.mark.parametrize(

@@ -310,3 +310,35 @@ def test_a_text_that_a_file_in_utf_16_would_change_is_refused(
     others = spark.sql(r"select * from values ('\ufffd', 1), ('\ufeffa', 2), ('\ud83d\ude00', 3) as (item, n)")
     Table(url, "orders", **words).rows.write(others, BATCH)
     assert shop.execute("select item from orders order by n").fetchall() == [("\ufffd",), ("\ufeffa",), ("😀",)]
+
+
+def test_a_generated_column_that_must_have_a_value_is_left_to_the_database(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
+    shop.execute("create table orders (id int, twice int generated always as (id * 2) not null)")
+    Table(url, "orders").rows.write(spark.sql("select 4 as id"), BATCH)
+    assert shop.execute("select * from orders").fetchall() == [(4, 8)]
+
+
+@pytest.mark.parametrize("rowid", ["", "without rowid"])
+def test_a_part_of_a_key_is_not_numbered_by_sqlite(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, rowid: str
+) -> None:
+    """Only the rowid is: without it, the frame would fail as if a record were at fault."""
+    shop.execute(f"create table orders (id integer not null, n integer, primary key (id, n)) {rowid}")
+    with pytest.raises(SinkMismatch, match=r"column id \(INTEGER\) must have a value, but is not in the frame"):
+        Table(url, "orders").rows.write(spark.sql("select 1 as n"), BATCH)
+    with nullcontext() if not rowid else pytest.raises(RowMismatch, match=r"column n .* must have a value"):
+        Table(url, "orders").rows.write(spark.sql("select 1 as id, cast(null as int) as n"), BATCH)
+    assert shop.execute("select * from orders").fetchall() == ([] if rowid else [(1, None)])
+
+
+def test_the_rowid_is_numbered_by_sqlite_or_has_the_value_of_the_frame(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
+    shop.execute("create table orders (id integer not null primary key, n int unique)")
+    Table(url, "orders").rows.write(spark.sql("select 1 as n"), BATCH)
+    Table(url, "orders").rows.write(spark.sql("select 7 as id, 2 as n"), BATCH)
+    with pytest.raises(RowMismatch, match=r"column id .* must have a value"):
+        Table(url, "orders").rows.write(spark.sql("select cast(null as int) as id, 3 as n"), BATCH)
+    assert shop.execute("select * from orders").fetchall() == [(1, 1), (7, 2)]

@@ -421,7 +421,7 @@ def _wrong_names(names: Sequence[str], columns: Sequence[Column], target: Target
     yield from (
         f"column {column.name} ({column.type}) must have a value, but is not in the frame"
         for column in columns
-        if column.required and column.name not in names
+        if column.required and not column.generated and column.name not in names
     )
     yield from (f"column {name} of the key is not in the frame" for name in target.key if name not in names)
     if not set(names) & {column.name for column in columns}:

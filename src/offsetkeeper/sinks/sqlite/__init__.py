@@ -66,10 +66,13 @@ _DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 # Comments, texts and quoted names, which are no clauses.
 _NO_CODE = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]""", re.DOTALL)
+# The rowid alone is a primary key without an index; SQLite numbers the rows in it.
 _COLUMNS = """
-    SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3),
-        NOT "notnull" AND NOT (pk AND upper(type) = 'INTEGER')
-    FROM pragma_table_xinfo(?) WHERE hidden <> 1"""
+    SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT numbered, hidden IN (2, 3),
+        NOT "notnull" AND NOT numbered
+    FROM (SELECT *, pk AND NOT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk') AS numbered
+        FROM pragma_table_xinfo(?1))
+    WHERE hidden <> 1"""
 _PRIMARY_KEY = "SELECT name, 'BINARY' FROM pragma_table_info(?) WHERE pk"
 _UNIQUE = """SELECT l.name, i.name, i.coll FROM pragma_index_list(?) l, pragma_index_xinfo(l.name) i
     WHERE l."unique" AND NOT l.partial AND i.key"""
