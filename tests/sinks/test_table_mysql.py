@@ -203,6 +203,35 @@ def test_rows_with_one_key_and_no_order_are_refused_in_mysql(
     assert rows("select * from stock order by amount") == [("TEA", 1)]
 
 
+def test_the_statement_for_a_unique_index_is_one_that_works_in_mysql(
+    database: str, ledger: Ledger, rows: Query
+) -> None:
+    rows("create table `Order` (`Group By` int not null)")
+    table = Table(database, "Order", mode="upsert", key=["Group By"])
+    with pytest.raises(Refused) as told:
+        table.prepare(ledger.store, ONCE)
+    rows(str(told.value).rpartition(": ")[2])
+    table.prepare(ledger.store, ONCE)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_rows_land_on_a_server_that_makes_no_table_without_a_primary_key(
+    request: pytest.FixtureRequest, spark: SparkSession, database: str, ledger: Ledger, rows: Query, *, staged: bool
+) -> None:
+    """As sql_require_primary_key of MySQL asks for, for temporary tables too."""
+    if staged:
+        request.getfixturevalue("all_staged")
+    rows("create table orders (id bigint primary key)")
+    rows("set global innodb_force_primary_key = on")
+    try:
+        with pytest.raises(pymysql.Error, match="requires a primary key"):
+            rows("create table other (id bigint)")
+        write_once(ledger, Table(database, "orders"), spark.range(100, numPartitions=2).toDF("id"))
+    finally:
+        rows("set global innodb_force_primary_key = off")
+    assert (rows("select count(*) from orders"), committed(ledger)) == ([(100,)], 10)
+
+
 def test_an_upsert_that_could_take_another_index_for_its_key_is_refused(
     spark: SparkSession, database: str, ledger: Ledger, batch: Batch, rows: Query
 ) -> None:
@@ -210,7 +239,7 @@ def test_an_upsert_that_could_take_another_index_for_its_key_is_refused(
         "create table stock (id int auto_increment primary key, item varchar(9) collate utf8mb4_bin not null, code int)"
     )
     table = Table(database, "stock", mode="upsert", key=["item"])
-    with pytest.raises(Refused, match=r"create unique index stock_key on stock \(item\)"):
+    with pytest.raises(Refused, match=r"create unique index `stock_key` on `stock` \(`item`\)"):
         table.prepare(ledger.store, ONCE)
     rows("create unique index stock_key on stock (item)")
     table.prepare(ledger.store, ONCE)
@@ -398,7 +427,7 @@ def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out_in_mysql(
     table = Table(database, "orders")
     finish = table.rows.stage(spark.range(100).toDF("id"), batch)
     [staging] = staging_tables()
-    rows(f"insert into {staging} select attempt + 1000, c0 from {staging} where c0 = 7")  # noqa: S608 - ours
+    rows(f"insert into {staging} (attempt, c0) select attempt + 1000, c0 from {staging} where c0 = 7")  # noqa: S608 - ours
     with ledger.transaction(batch) as connection:
         finish(connection)
     assert rows("select count(*), count(distinct id) from orders") == [(100, 100)]

@@ -59,6 +59,17 @@ def test_an_upsert_needs_a_unique_index_on_its_key_in_postgresql(
     table.prepare(ledger.store, ONCE)
 
 
+def test_statements_that_are_told_are_such_that_work(database: str, ledger: Ledger, orders: Connection) -> None:
+    """Whatever characters and words names have."""
+    orders.execute('create table "Order" ("group" int); drop role if exists novice; create role novice login')
+    table = Table(database, "Order", mode="upsert", key=["group"])
+    orders.execute(refusal(table, ledger).rpartition(": ")[2].encode())
+    table.prepare(ledger.store, ONCE)
+    why = refusal(Table(database.replace("postgres@", "novice@"), "Order"), ledger, AT_LEAST)
+    assert 'grant insert on "Order"' in why
+    assert "grant create on schema public (" in why
+
+
 def test_an_upsert_into_a_table_with_heirs_is_refused(
     spark: SparkSession, database: str, ledger: Ledger, batch: Batch, orders: Connection
 ) -> None:

@@ -244,9 +244,20 @@ def test_an_upsert_needs_a_unique_index_on_its_key_in_sqlite(
     execute("create table orders (id int, name text primary key)")
     if index:
         execute(f"create unique index one on orders {index}")
-    with pytest.raises(Refused, match=r"create unique index orders_key on orders \(id\)"):
+    with pytest.raises(Refused, match=r'create unique index "orders_key" on "orders" \("id"\)'):
         Table(database, "orders", mode="upsert", key=["id"]).prepare(ledger.store, ONCE)
     Table(database, "orders", mode="upsert", key=["name"]).prepare(ledger.store, ONCE)
+
+
+def test_the_statement_for_a_unique_index_is_one_that_works_in_sqlite(
+    database: str, ledger: Ledger, execute: Query
+) -> None:
+    execute('create table "Order" ("Group By" int)')
+    table = Table(database, "main.Order", mode="upsert", key=["Group By"])
+    with pytest.raises(Refused) as told:
+        table.prepare(ledger.store, ONCE)
+    execute(str(told.value).rpartition(": ")[2])
+    table.prepare(ledger.store, ONCE)
 
 
 def test_rows_join_the_offsets_in_the_same_file_however_its_path_is_written(

@@ -182,8 +182,14 @@ def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start_in_sq
     shop.execute(f"create table stock (item {declared}, n int)")
     if "index" in where:
         shop.execute(f"create unique index i on stock (item collate {collation})")
-    with pytest.raises(Refused, match=rf"column item \(TEXT\) of the key is compared by the collation {collation}"):
-        Table(url, "stock", **UPSERT).prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+    table = Table(url, "stock", **UPSERT)
+    why = rf"column item \(TEXT\) of the key is compared by the collation {collation}.*make the table again without"
+    with pytest.raises(Refused, match=why):
+        table.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+    shop.execute("drop table stock")
+    shop.execute(f"create table stock (item {declared.replace(f'collate {collation}', '')}, n int)")
+    shop.execute("create unique index i on stock (item)")
+    table.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
 
 
 FRACTIONS = ("cast(1.5 as decimal(5,2))", "cast(1.5 as decimal(6,3))")

@@ -216,7 +216,11 @@ class Target(NamedTuple):
     fewer_rows: bool = False
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.table}" if self.schema else self.table
+        return self.quoted(str)
+
+    def quoted(self, quoted: Callable[[str], str]) -> str:
+        """Return the name for a statement; `quoted` quotes a part of it as the database needs it."""
+        return ".".join(quoted(name) for name in (self.schema, self.table) if name)
 
 
 @dataclass(frozen=True)
@@ -354,12 +358,12 @@ def no_table(target: Target, address: str) -> Refused:
     )
 
 
-def no_unique_index(target: Target, address: str) -> Refused:
-    """Return the error for a key without a unique index."""
-    key = ", ".join(target.key)
+def no_unique_index(target: Target, address: str, quoted: Callable[[str], str]) -> Refused:
+    """Return the error for a key without a unique index; `quoted` quotes a name as the database needs it."""
+    index, key = quoted(f"{target.table}_key"), ", ".join(map(quoted, target.key))
     return Refused(
-        f"{address}: table {target} has no unique index on ({key}): "
-        f"create unique index {target.table}_key on {target} ({key})"
+        f"{address}: table {target} has no unique index on ({', '.join(target.key)}): "
+        f"create unique index {index} on {target.quoted(quoted)} ({key})"
     )
 
 

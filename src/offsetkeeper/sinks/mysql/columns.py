@@ -151,7 +151,7 @@ def find_table(connection: Connection, target: Target, database: str, address: s
     if engine != "InnoDB":  # others that have transactions commit by themselves
         raise Refused(
             f"{address}: table {target} is kept by {engine}, which does not commit together with InnoDB: "
-            f"ALTER TABLE {target} ENGINE = InnoDB"
+            f"ALTER TABLE {target.quoted(quoted)} ENGINE = InnoDB"
         )
     unique: dict[str, set[str | None]] = {}
     for index, column, part in connection.execute(_UNIQUE, where).fetchall():
@@ -182,7 +182,7 @@ def check_key(relation: Relation, target: Target, address: str, names: Collectio
     if not key:
         return
     if key not in relation.unique.values():
-        raise no_unique_index(target, address)
+        raise no_unique_index(target, address, quoted)
     # If the database numbers the rows itself, no two rows are equal.
     numbered = {column.name for column in relation.columns if column.counted} - set(names)
     others = [name for name, columns in relation.unique.items() if columns != key and not columns & numbered]

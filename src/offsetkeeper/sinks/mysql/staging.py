@@ -20,8 +20,11 @@ from offsetkeeper.sinks.table import ORDER, Target, altered, changed, changed_ke
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
-CREATE = "CREATE TABLE {staging} (attempt bigint NOT NULL, {columns}) ENGINE = InnoDB"
-_INSERT = "INSERT INTO {staging} VALUES "
+# With a key, as servers with sql_require_primary_key or innodb_force_primary_key make no table without one.
+CREATE = (
+    "CREATE TABLE {staging} (n bigint AUTO_INCREMENT PRIMARY KEY, attempt bigint NOT NULL, {columns}) ENGINE = InnoDB"
+)
+_INSERT = "INSERT INTO {staging} (attempt, {columns}) VALUES "
 # Of the session alone, so it is in no catalog. With the word TEMPORARY neither statement commits.
 TEMPORARY = CREATE.replace("TABLE", "TEMPORARY TABLE", 1)
 _NEEDED = "The user of the store needs CREATE TEMPORARY TABLES as well if that of the table has it: see docs/rights.md"
@@ -70,7 +73,7 @@ class Staging(NamedTuple):
     def statements(self) -> task.Statements:
         """Return the statements with which a task stages its rows."""
         make = CREATE.replace("TABLE", "TABLE IF NOT EXISTS", 1).format(staging=self.name, columns=self._declared)
-        return task.Statements(make, _INSERT.format(staging=self.name))
+        return task.Statements(make, self._head)
 
     def drop(self, connection: Connection) -> None:
         """Drop the staging table. A table that is still in use is left for a later run."""
@@ -142,7 +145,7 @@ class Staging(NamedTuple):
 
     def _insert(self, connection: Connection, copied: Copied) -> None:
         """Stage the rows that came along."""
-        head = _INSERT.format(staging=self.name).encode()
+        head = self._head.encode()
         most = min(connection.packet, task.MOST_BYTES) - len(head)
         try:
             for rows in _joined((part for parts in copied.answers for part in parts), most):
@@ -150,6 +153,11 @@ class Staging(NamedTuple):
         except pymysql.Error as error:
             why = task.named(words(error), [field.name for field in self.fields])
             raise judged(error, f"table {self.target}: {why}; nothing was written") from error
+
+    @property
+    def _head(self) -> str:
+        """How a statement begins that stages rows."""
+        return _INSERT.format(staging=self.name, columns=listed(f"c{place}" for place in range(len(self.fields))))
 
     @property
     def _declared(self) -> str:

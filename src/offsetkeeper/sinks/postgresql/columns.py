@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import sql
@@ -443,7 +444,7 @@ def check_table(connection: Connection, target: Target, address: str) -> Relatio
         Refused: one of them is wrong; the message says how to correct it.
     """
     relation = find_table(connection, target, address)
-    lacking = _lacking(relation, target)
+    lacking = _lacking(relation, target, partial(quoted, connection))
     if lacking:
         raise Refused(f"{address}: user {relation.role} lacks permissions for {target}: {'; '.join(lacking)}")
     if target.key:
@@ -464,7 +465,7 @@ def check_key(
     found = connection.execute(_UNIQUE, [relation.oid]).fetchall()
     indexes = [list(zip(*index, strict=True)) for index in found if set(index[0]) == set(target.key)]
     if not indexes:
-        raise no_unique_index(target, address)
+        raise no_unique_index(target, address, partial(quoted, connection))
     by_name = {column.name: column for column in columns}
     for name, _, _, deterministic, builtin in (part for index in indexes for part in index):
         why = _merges(by_name[name], nondeterministic=deterministic is False)
@@ -475,13 +476,19 @@ def check_key(
     return {name: sql.Identifier(schema, collation) for name, schema, collation, *_ in indexes[0] if collation}
 
 
-def _lacking(relation: Relation, target: Target) -> list[str]:
-    upsert = target.mode == "upsert"
+def quoted(connection: Connection, name: str) -> str:
+    """Return a name as a statement needs it: in quotes only if it must have them."""
+    [(text,)] = connection.execute("select quote_ident(%s)", [name]).fetchall()
+    return str(text)
+
+
+def _lacking(relation: Relation, target: Target, quoted: Callable[[str], str]) -> list[str]:
+    upsert, table = target.mode == "upsert", target.quoted(quoted)
     needed = {
-        f"grant insert on {target}": relation.insert,
-        f"grant update on {target}": relation.update or not upsert,
-        f"grant select on {target}": relation.select or not upsert,
-        f"grant create on schema {relation.workplace} (rows are staged there)": relation.create,
+        f"grant insert on {table}": relation.insert,
+        f"grant update on {table}": relation.update or not upsert,
+        f"grant select on {table}": relation.select or not upsert,
+        f"grant create on schema {quoted(relation.workplace or '')} (rows are staged there)": relation.create,
         "set a search_path with a schema in it (rows are staged there)": relation.workplace is not None,
     }
     return [remedy for remedy, there in needed.items() if there is False]

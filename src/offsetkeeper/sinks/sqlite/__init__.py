@@ -165,7 +165,7 @@ class SQLiteTable:
             return _Look(columns, {}, triggers)
         indexes = [each for each in _unique_keys(connection, self._target.table) if set(each) == set(self._target.key)]
         if not indexes:
-            raise no_unique_index(self._target, self._address)
+            raise no_unique_index(self._target._replace(schema=""), self._address, _quoted)
         by_name = {column.name: column for column in columns}
         merging = [
             (name, collation) for each in indexes for name, collation in each.items() if collation.upper() != "BINARY"
@@ -173,7 +173,8 @@ class SQLiteTable:
         if merging and not self._target.same_keys:
             name, collation = merging[0]
             why = f"is compared by the collation {collation}"
-            raise merged_keys(self._target, by_name[name], why, "create the unique index with COLLATE BINARY")
+            remedy = "make the table again without that collation, in the column and in its unique indexes"
+            raise merged_keys(self._target, by_name[name], why, remedy)
         return _Look(columns, indexes[0] | dict(merging), triggers)
 
     def _stage(self, frame: DataFrame, fields: Sequence[StructField], kept: Sequence[Limits]) -> _Staging:
