@@ -81,6 +81,32 @@ def test_a_trigger_keeps_its_own_conflict_clauses(
         assert shop.execute("select count(*) from orders").fetchall() == [(2,)]
 
 
+INTO = "into seen values (new.item)"
+
+
+@pytest.mark.parametrize("clause", ["insert or ignore", "INSERT OR\nREPLACE", "replace", "update or ignore"])
+def test_a_conflict_clause_of_a_trigger_that_an_upsert_would_override_is_refused_at_the_start(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, clause: str
+) -> None:
+    """The trigger's conflict was an error, and the record was blamed. Its clause at the end counts."""
+    shop.execute("create table orders (id int unique, item text)")
+    shop.execute("create table seen (item text unique)")
+    body = "update or ignore seen set item = new.item" if "update" in clause else f"{clause} {INTO}"
+    shop.execute(f"create trigger noted after update of item on orders when new.id > 0 begin {body}; end")
+    frame = spark.sql("select 1 as id, 'tea' as item")
+    words: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
+    for each in (Table(url, "orders", **words), Table(url, "orders", fewer_rows="as the table", **words)):
+        with pytest.raises(Refused, match=r"trigger noted of table orders has '.*', which does not count in an upsert"):
+            each.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+    Table(url, "orders").prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+    shop.execute("drop trigger noted")
+    shop.execute(f"create trigger noted after update on orders begin insert {INTO} on conflict do nothing; end")
+    shop.execute(f"create trigger new after insert on orders begin insert or ignore {INTO}; end")
+    for _ in range(2):
+        Table(url, "orders", **words).rows.write(frame, BATCH)
+    assert shop.execute("select id, orders.item, seen.item from orders, seen").fetchall() == [(1, "tea", "tea")]
+
+
 def test_words_in_comments_and_texts_are_no_conflict_clauses(url: str, shop: sqlite3.Connection) -> None:
     told = (
         "create table orders (id int unique, /* on conflict, we log it */ why text default 'on conflict' -- on conflict"

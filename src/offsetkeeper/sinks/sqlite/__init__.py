@@ -61,9 +61,13 @@ _Converter = tuple[int, str, Callable[[Any], Any]]
 _TABLE = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = ?"  # a virtual table has no page
 _STRICT = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
 _STRICT_SINCE = (3, 37, 0)
-_TRIGGERS = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
+_TRIGGERS = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
 _DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
+# SQLite's DO UPDATE is one OR ABORT, which counts in the statements of the triggers that it fires.
+_OVERRIDDEN = re.compile(
+    r"\bupdate\b.*?\bbegin\b.*?\b((insert|update)\s+or\s+(ignore|replace)|replace\s+into)\b", re.IGNORECASE | re.DOTALL
+)
 # Comments, texts and quoted names, which are no clauses.
 _NO_CODE = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]""", re.DOTALL)
 # The rowid alone is a primary key without an index; SQLite numbers the rows in it.
@@ -214,10 +218,17 @@ class SQLiteTable:
 
         Raises:
             Refused: it has a conflict clause too. An insert overrides the clauses of the table and of its triggers, or
-                none of them.
+                none of them. Or an upsert overrides that of a trigger for updates.
         """
         table = self._target.table
-        triggers = connection.execute(_TRIGGERS, [table]).fetchone() is not None
+        triggers = dict(connection.execute(_TRIGGERS, [table]).fetchall())
+        for name, declared in triggers.items() if self._target.key else ():
+            if found := _OVERRIDDEN.search(_NO_CODE.sub(" ", declared)):
+                raise Refused(
+                    f"{self._address}: trigger {name} of table {table} has {found[1]!r}, which does not count in an "
+                    "upsert, so its conflicts would be errors: write `on conflict do nothing` or `do update` at the "
+                    "end of that statement, or use append"
+                )
         if triggers and not self._target.fewer_rows:
             [(declared,)] = connection.execute(_DECLARED, [table])
             if _CLAUSE.search(_NO_CODE.sub(" ", declared)):
@@ -226,7 +237,7 @@ class SQLiteTable:
                     "and a trigger, whose own clauses would be lost if that one did not count: make the table without "
                     'the clause, or give fewer_rows="as the table" if that is meant'
                 )
-        return triggers
+        return bool(triggers)
 
     def _columns(self, connection: sqlite3.Connection) -> list[SQLiteColumn]:
         table = self._target.table
