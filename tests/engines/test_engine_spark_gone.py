@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from engines import orphan
+from engines import cut_collect, orphan
 from engines.lab import LIMIT_S, QUICK, Lab
 from engines.test_engine_processes import SESSION
 from offsetkeeper import Batch
@@ -59,6 +59,23 @@ def shop(lab: Lab) -> Lab:
     """A lab whose store is in a file beside a table `orders`."""
     sql(lab, 'create table orders (partition int, "offset" int, value text)')
     return lab
+
+
+def cut(lab: Lab, topic: str, how: str) -> list[str]:
+    """Return the lines of a run of `cut_collect.py`."""
+    pipeline = {**QUICK, "store": lab.store, "brokers": lab.kafka.bootstrap, "topics": [topic]}
+    settings = json.dumps({"pipeline": pipeline, "spark": SESSION, "how": how})
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java().resolve().parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", cut_collect.__name__, settings],
+        cwd=Path(cut_collect.__file__).parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    return done.stdout.splitlines()
 
 
 def sql(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
@@ -112,6 +129,33 @@ def test_a_jvm_that_dies_in_a_batch_is_told_and_loses_nothing(
     assert [batch.retry for batch in batches] == ([True, False] if pending is not None else [False])
     if pending is not None:
         assert batches[0].ranges == pending.ranges
+
+
+@pytest.mark.parametrize("how", ["function", "transaction"])
+def test_rows_that_a_jvm_takes_with_it_in_collect_are_not_committed(shop: Lab, topic: NewTopic, how: str) -> None:
+    """PySpark takes the end of what it gets for the end of the rows, so the function writes a short list."""
+    name, values = topic(2), [f"{n:02}" for n in range(cut_collect.ROWS)]
+    shop.produce_all(name, [(n % 2, value) for n, value in enumerate(values)])
+    [answer] = [json.loads(line) for line in started(lambda: cut(shop, name, how))]
+    assert (answer["error"], answer["message"][: len(GONE)]) == ("SparkGone", GONE)
+    assert sum(shop.offsets().values()) == 0
+    written = orders(shop)
+    assert (len(written) > 0) == (how == "function")  # it has written a part by itself
+    assert len(written) < len(values)
+
+    def write(frame: DataFrame, _: Batch) -> None:
+        rows = frame.selectExpr(*orphan.COLUMNS).collect()
+        for row in rows:
+            sql(shop, f"insert into orders values ({row.partition}, {row.offset}, '{row.value}')")  # noqa: S608 - digits
+
+    shop.pipeline(name).run(shop.spark, write, until="caught_up")
+    assert sorted({*orders(shop)}) == values
+
+
+def test_answers_of_tasks_that_a_jvm_takes_with_it_are_missed(shop: Lab, topic: NewTopic) -> None:
+    """A table's rows come with these answers, or are in its staging table under their numbers."""
+    [line] = started(lambda: cut(shop, topic(), "copied"))
+    assert json.loads(line)["error"] == "SparkGone"
 
 
 def test_an_output_that_refuses_connections_is_not_taken_for_spark(lab: Lab, topic: NewTopic) -> None:

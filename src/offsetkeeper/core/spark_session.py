@@ -16,7 +16,7 @@ _FUNCTION = re.compile(r'(\bcommand: ")(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def is_connect(spark: Any) -> bool:
-    """Whether this is a session of Spark Connect."""
+    """Whether this is a session, or a frame, of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -39,6 +39,23 @@ def map_in_arrow(frame: Any, work: Any, schema: str, **words: Any) -> Any:
         return frame.mapInArrow(work, schema, **words)
 
 
+def collected(frame: Any) -> list[Any]:
+    """Return `frame.collect()`, whole.
+
+    Classic PySpark takes the end of what it gets for the end of the rows, also if the JVM, or its thread that serves
+    them, has died in the middle. So this asks the JVM how the serving ended.
+
+    Raises:
+        Exception: of PySpark or py4j, if Spark could not compute the rows or has not sent all.
+    """
+    if is_connect(frame):
+        return list(frame.collect())
+    asked = _Collecting(frame._jdf)  # noqa: SLF001 - PySpark asks for a frame's rows there
+    rows = list(type(frame)(asked, frame.sparkSession).collect())
+    asked.server.getResult()
+    return rows
+
+
 def not_at_debug(spark: Any, classes: Iterable[str]) -> None:
     """Let classes of classic Spark log at INFO and above only, where Spark's log is Log4j 2, as it is by itself."""
     log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # noqa: SLF001 - the only way to Spark's log
@@ -46,6 +63,19 @@ def not_at_debug(spark: Any, classes: Iterable[str]) -> None:
         for name in classes:
             if log4j.LogManager.getLogger(name).isDebugEnabled():
                 log4j.core.config.Configurator.setLevel(name, log4j.Level.INFO)
+
+
+class _Collecting:
+    """The JVM's frame, for `collect` alone: it keeps what serves the rows, which PySpark does not ask."""
+
+    def __init__(self, jdf: Any) -> None:
+        self._jdf = jdf
+        self.server: Any = None
+
+    def collectToPython(self) -> Any:  # noqa: N802 - Spark's name
+        served = self._jdf.collectToPython()
+        self.server = served[2]
+        return served
 
 
 def _without_functions(record: logging.LogRecord) -> bool:

@@ -20,7 +20,7 @@ from offsetkeeper.engines.failures import Course, Failure
 from offsetkeeper.engines.outputs import RunOutputs
 from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.engines.settings import Run
-from offsetkeeper.engines.stop import Stop, spark_gone
+from offsetkeeper.engines.stop import Stop, check_spark, spark_gone
 from offsetkeeper.errors import (
     AlreadyCommitted,
     BrokerUnavailable,
@@ -230,6 +230,7 @@ class Delivery:
             for name, writer in self.outputs.ways.writers.items() if self.once else ():
                 self.ledger.check_owner()
                 writer.write(frames[name], shown)
+                check_spark()
 
     def _reads(self, course: Course) -> bool:
         """Whether an attempt reads records. If all outputs have the batch, only the ledger is left to change."""
@@ -265,6 +266,7 @@ class Delivery:
         if isinstance(way, Once):
             return way.write(frame, shown, self.outputs.landed_in(name), check)
         way.write(frame, shown)
+        check_spark()  # a function may have written only what it got before the JVM died
         return WriteResult(used=True, target="")
 
     def _commit(self, batch: Batch, finish: Callable[[Any], None], course: Course) -> None:
@@ -277,6 +279,7 @@ class Delivery:
             except AlreadyCommitted as error:
                 raise _Committed from error
             finish(connection)  # which may raise an AlreadyCommitted of a ledger of the user's
+            check_spark()
 
     def _check_topics(self, batch: Batch, course: Course) -> None:
         """Check that no topic was created again since the plan, or is another cluster's: offsets do not show it."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import named
 from offsetkeeper.core.spark_session import is_connect
+from offsetkeeper.engines.stop import spark_gone
 from offsetkeeper.errors import ComputedAgain
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
@@ -117,7 +118,9 @@ class _Jobs:
         try:
             self._tag_again()
             found = again(self._stages(self._ended()))
-        except Exception as error:  # noqa: BLE001 - as in `_begin`
+        except Exception as error:
+            if spark_gone(error):
+                raise
             _cannot_tell(f"{type(error).__name__}: {error}"[:300])
             return
         if found:

@@ -114,6 +114,16 @@ def spark_gone(error: BaseException) -> SparkGone | None:
     return None
 
 
+def check_spark() -> None:
+    """Ask the JVM of classic Spark whether it lives: for a batch whose rows PySpark may have read in part.
+
+    Raises:
+        Exception: of py4j, if it has died; see `spark_gone`.
+    """
+    if (gateway := _gateway()) is not None:
+        gateway.jvm.System.nanoTime()
+
+
 @contextmanager
 def telling_spark_gone() -> Iterator[None]:
     """If Spark has died, raise `SparkGone` instead of the error of the block."""
@@ -128,9 +138,13 @@ def telling_spark_gone() -> Iterator[None]:
 
 def _jvm() -> tuple[str, int] | None:
     """Return the address of this process's JVM; None if there is none, as with Spark Connect."""
-    context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)  # missing if only Connect is installed
-    gateway = context and context._gateway  # noqa: SLF001 - there is no public access
+    gateway = _gateway()
     return gateway and (gateway.gateway_parameters.address, gateway.gateway_parameters.port)
+
+
+def _gateway() -> Any:
+    context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)  # missing if only Connect is installed
+    return context and context._gateway  # noqa: SLF001 - there is no public access
 
 
 def _refuses(address: tuple[str, int]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from offsetkeeper.core.spark_session import collected
 from offsetkeeper.errors import MissingExtra, SettingsError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _ask(spark: SparkSession, wanted: list[str]) -> list[str]:
 
     asked: Any = udf(look, ArrayType(StringType()), useArrow=False)  # with it the question itself would need pyarrow
     try:
-        [[found]] = spark.range(1).select(asked(lit(" ".join(wanted)))).collect()
+        [[found]] = collected(spark.range(1).select(asked(lit(" ".join(wanted)))))
     except Exception as error:
         wrong = _WRONG.search(str(error))
         if wrong is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core.executors import our_error
-from offsetkeeper.core.spark_session import map_in_arrow
+from offsetkeeper.core.spark_session import collected, map_in_arrow
 from offsetkeeper.errors import SinkError, StoreUnavailable
 from offsetkeeper.sinks.table import Target, fewer_rows
 
@@ -111,7 +111,7 @@ def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], res
         SinkError: two tasks have made the same number; another try makes others.
     """
     try:
-        done = map_in_arrow(frame, copy, result).collect()
+        done = collected(map_in_arrow(frame, copy, result))
     except Exception as error:
         ours = our_error(error)
         if ours is None:

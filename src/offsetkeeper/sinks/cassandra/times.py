@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.core.spark_session import map_in_arrow
+from offsetkeeper.core.spark_session import collected, map_in_arrow
 from offsetkeeper.sinks.cassandra import task
 from offsetkeeper.sinks.cassandra.marks import State, next_time
 from offsetkeeper.sinks.cassandra.task import WIDTH, Window
@@ -74,7 +74,7 @@ class WriteTimes:
 def _newest(spark: SparkSession) -> int:
     """Return the number of an attempt that begins now."""
     number = ship(task.own_number, (), (task,))
-    [[found]] = map_in_arrow(spark.range(0, 1, 1, 1), number, task.NUMBER).collect()
+    [[found]] = collected(map_in_arrow(spark.range(0, 1, 1, 1), number, task.NUMBER))
     return int(found)
 
 

@@ -31,7 +31,7 @@ from offsetkeeper.core.mark import OutputMark, above, lowered
 from offsetkeeper.core.model import Landed
 from offsetkeeper.core.outside import read_file
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.core.spark_session import map_in_arrow
+from offsetkeeper.core.spark_session import collected, map_in_arrow
 from offsetkeeper.errors import (
     GuaranteeRefused,
     MarkMoved,
@@ -148,7 +148,7 @@ class DeltaTarget:
         )
         write = ship(task.write_files, (self.folder, plan), _SHIPPED)
         try:
-            done = map_in_arrow(rows, write, task.RESULT).collect()
+            done = collected(map_in_arrow(rows, write, task.RESULT))
         except Exception as error:
             ours = our_error(error)
             if ours is None:

@@ -27,7 +27,7 @@ from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.mark import OutputMark, above, lowered
 from offsetkeeper.core.model import Landed
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.core.spark_session import map_in_arrow
+from offsetkeeper.core.spark_session import collected, map_in_arrow
 from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks import held, limits, synced
 from offsetkeeper.sinks.iceberg import bounds, task
@@ -127,7 +127,7 @@ class IcebergTarget:
         )
         place = task.Place(self.name, table.location(), of_files(table.io.properties), RELEASE)
         try:
-            done = map_in_arrow(rows, ship(task.write_files, (place, plan), _SHIPPED), task.RESULT).collect()
+            done = collected(map_in_arrow(rows, ship(task.write_files, (place, plan), _SHIPPED), task.RESULT))
         except Exception as error:
             ours = our_error(error)
             if ours is None:

@@ -19,7 +19,7 @@ from offsetkeeper.core.mark import OutputMark, lowered, together
 from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.core.offsets import check_topic
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.core.spark_session import map_in_arrow
+from offsetkeeper.core.spark_session import collected, map_in_arrow
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import (
@@ -435,7 +435,7 @@ class Topic:
         # A barrier stage has no speculative tasks: two copies of the task would abort each other's transactions.
         # Spark does not allow it with dynamic allocation.
         rows = ends.in_order(ends.with_ends(frame).repartition(1))
-        [answer] = map_in_arrow(rows, work, task.RESULT, barrier=_has_barriers(frame)).collect()
+        [answer] = collected(map_in_arrow(rows, work, task.RESULT, barrier=_has_barriers(frame)))
         if answer["error"] is not None:
             raise getattr(errors, answer["error"])(answer["message"])
 
@@ -444,7 +444,7 @@ class Topic:
         placed = several.placed(several.with_ends_of_slots(staged.frame, len(slots)), len(slots))
         rows = ends.in_order(placed.repartition(len(slots), *several.SOURCE))
         work = ship(several.answer, (share,), _SHIPPED)
-        answers = sorted(map_in_arrow(rows, work, several.RESULT, barrier=True).collect())
+        answers = sorted(collected(map_in_arrow(rows, work, several.RESULT, barrier=True)))
         for number, error, text in answers:
             failure = None if error is None else getattr(errors, error)(text)
             if failure is not None and answers[0]["error"] is not None:
