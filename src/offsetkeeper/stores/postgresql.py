@@ -250,8 +250,7 @@ class PostgreSQLStore(TableStore):
         with self._connections.lend() as connection, self._connections.request(connection):
             rows = self._run(connection, _WATCHED.replace("?", statement).replace("?", "%s"), parameters)
             try:
-                for row in of_columns(columns + 1, rows):
-                    refuse_standby(self.address, row[-1])
+                refuse_standby(self.address, of_columns(columns + 1, rows)[0][-1])
             except StoreUnavailable:
                 connection.close()  # a new one may lead to the primary
                 raise
