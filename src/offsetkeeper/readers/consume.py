@@ -6,7 +6,6 @@ past it. Counting records would not do: compaction and transaction markers leave
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -178,6 +177,7 @@ class _Consumption:
         self._trouble: Any = None  # the client's last report since a record came
         self._idle_s = 0.0
         self._doubt_s = min(_DOUBT_S, source.stall_s)
+        self._doubted = False  # whether Kafka was asked since a record came
         self._question_s = min(_QUESTION_S, source.stall_s)
         self._kafka = library()
         self._messages = open_messages(for_ranges(source, len(ranges)), ranges, self._reports.append, epochs)
@@ -206,7 +206,7 @@ class _Consumption:
         for error, partition, offset in taken.events:
             self._hear(error, partition, offset)
         if taken.arrived:
-            self._idle_s, self._trouble = 0.0, None
+            self._idle_s, self._doubted, self._trouble = 0.0, False, None
         self._check()
         return taken.batch
 
@@ -242,8 +242,8 @@ class _Consumption:
                 raise self._failure(report, report.str(), "the connection")
             if judge(report) in _DOUBTFUL:
                 self._check_topics()
-        if self._idle_s > self._doubt_s:
-            self._doubt_s = math.inf
+        if self._idle_s > self._doubt_s and not self._doubted:
+            self._doubted = True
             self._check_topics()  # not all that is wrong with a topic is reported
             self._check_ends()
         if self._unread and self._idle_s > self._source.stall_s:

@@ -38,8 +38,9 @@ class Taken(NamedTuple):
 
     Attributes:
         batch: the records, as one `pyarrow.RecordBatch`; None where there are none.
-        events: errors and ends of partitions: a `KafkaError`, its partition, an offset. A record that is wanted and has
-            a later leader epoch than its range is an error too: the log was cut and written again.
+        events: errors and ends of partitions: a `KafkaError`, its partition, an offset, which is negative where there
+            is none. A record that is wanted and has a later leader epoch than its range is an error too: the log was
+            cut and written again.
         waited_s: seconds that nothing came.
         arrived: whether records that are wanted have come, or all of a range, or the client has fetched on: it gives
             nothing of aborted transactions. The batch may have other records.
@@ -147,17 +148,16 @@ class PythonMessages:
             later, self._later = self._later, []
             given = given or self._held.give(*most)
             batch = self._record_batch(given) if given else None
-            told = [(each.error(), (each.topic(), each.partition()), each.offset()) for each in events] + later
+            told = [(each.error(), (each.topic(), each.partition()), _offset(each)) for each in events] + later
             arrived |= len(unread) > len(self.unread) or self._fetches
             self._fetches = False
             self._steer([self._numbers[each] for each in unread - self.unread.keys()])
             return Taken(batch, told, waited_s, arrived)
 
     def cluster_id(self, wait_s: float) -> str | None:
-        """See `Messages.cluster_id`. Kafka is asked once."""
-        if self._cluster_id is None:
-            with suppress(self._kafka.KafkaException):
-                self._cluster_id = self._consumer.list_topics(self._partitions[0][0], wait_s).cluster_id
+        """See `Messages.cluster_id`. Where Kafka does not answer, it is the last answer."""
+        with suppress(self._kafka.KafkaException):
+            self._cluster_id = self._consumer.list_topics(self._partitions[0][0], wait_s).cluster_id
         return self._cluster_id
 
     def consumer(self) -> Any:
@@ -208,7 +208,7 @@ class PythonMessages:
 
     def _wants(self, message: Any) -> bool:
         unread = self.unread.get((message.topic(), message.partition()))
-        return unread is not None and unread.position <= message.offset() < unread.end
+        return message.error() is None and unread is not None and unread.position <= message.offset() < unread.end
 
     def _record_batch(self, messages: list[Any]) -> Any:
         return record_batch(messages, headers=self._source.headers, raw_times=self._source.raw_times)
@@ -269,6 +269,12 @@ class PythonMessages:
 
     def _some(self, numbers: Sequence[int]) -> list[Any]:
         return [self._kafka.TopicPartition(*self._partitions[number]) for number in numbers]
+
+
+def _offset(event: Any) -> int:
+    """Return an event's offset; -1 where it has none, as a cut that is found while a task reads."""
+    offset = event.offset()
+    return -1 if offset is None else int(offset)
 
 
 @contextmanager
