@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -256,6 +257,37 @@ def test_a_message_that_is_too_large_names_the_setting_and_is_not_waited_for(
     with pytest.raises(RowMismatch, match=told):
         land(Topic(kafka_server.bootstrap, name, kafka=options | implementation), frame)
     assert committed(kafka_server.bootstrap, name) == []
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_small_rows_go_into_a_topic_that_takes_only_small_batches(
+    spark: SparkSession,
+    kafka_server: KafkaServer,
+    topic: NewTopic,
+    compression: str,
+    implementation: dict[str, str],
+) -> None:
+    """Together they are larger than it takes, also where they are compressed."""
+    name, rows = topic(1, {"max.message.bytes": "20000"}), [secrets.token_hex(500) for _ in range(500)]
+    options = {"compression.type": compression} | implementation
+    land(
+        Topic(kafka_server.bootstrap, name, kafka=options),
+        spark.createDataFrame([(row,) for row in rows], "value string"),
+    )
+    assert values(kafka_server.bootstrap, name) == sorted(rows)
+
+
+def test_a_size_of_batches_that_is_given_is_the_one_that_is_taken(kafka_server: KafkaServer, topic: NewTopic) -> None:
+    small, usual = topic(1, {"max.message.bytes": "20000"}), topic()
+
+    def taken(sink: Topic) -> str | None:
+        lander(sink)
+        return sink._slot(KEY).options.get("batch.size")
+
+    brokers = kafka_server.bootstrap
+    assert taken(Topic(brokers, small)) == "20000"
+    assert taken(Topic(brokers, small, kafka={"batch.size": "5000"})) == "5000"
+    assert taken(Topic(brokers, usual)) is taken(Topic(brokers, mark_topic=small)) is None
 
 
 def test_a_message_as_large_as_the_settings_allow_has_room() -> None:

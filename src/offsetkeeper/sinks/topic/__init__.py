@@ -92,6 +92,8 @@ _MOST = "transaction.max.timeout.ms"
 _KEPT = "offsets.retention.minutes"
 _DAY_S = 86_400.0
 _UNCLEAN = "unclean.leader.election.enable"
+_LARGEST, _BATCH = "max.message.bytes", "batch.size"
+_BATCH_BYTES = 1_000_000  # librdkafka's own batch.size
 _MAY_LOSE = (
     "{!r}: topic {} has {}=true. A replica that lacks rows may become the leader. Then rows of batches that count as "
     "written are gone, and no mark shows it"
@@ -205,6 +207,7 @@ class Topic:
         self._name, self._slots = None if name is None else check_topic(name), slots
         self._mark_topic = check_topic(mark_topic or name or "")
         self._prefix, self._timeout_s = prefix, float(timeout_s)
+        self._batching: Mapping[str, str] = {}
         self._cluster: KafkaCluster | None = None  # opened once: each landing asks it
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -281,7 +284,7 @@ class Topic:
             )
         if self._name is not None and self._name in closed:
             raise SettingsError(f"{self!r}: {loop(self._name)}")
-        self._closed = closed
+        self._closed, self._batching = closed, _batching(told.get(self._name or "", {}))
         if told.get(written, {}).get(_UNCLEAN) == "true":
             self._check_elections(written, guarantee)
         if unverified:
@@ -461,7 +464,13 @@ class Topic:
     def _slot(self, key: MarkKey, number: int = 0) -> Slot:
         name = f"{self._prefix}.{quote(key.group, safe='')}/{quote(key.output, safe='')}"
         name += f"/{number}" if number else ""
-        return Slot(name, self._mark_topic, self._brokers, self._options, self._timeout_s)
+        return Slot(name, self._mark_topic, self._brokers, {**self._batching, **self._options}, self._timeout_s)
+
+
+def _batching(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the setting by which a topic takes each batch of small messages; else one of them would be refused."""
+    most = int(settings.get(_LARGEST, _BATCH_BYTES))
+    return {_BATCH: str(max(1, most))} if most < _BATCH_BYTES else {}
 
 
 def _parsed(said: str) -> tuple[OutputMark, int]:
