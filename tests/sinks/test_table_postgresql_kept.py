@@ -231,3 +231,33 @@ def test_a_type_that_only_one_of_two_sessions_finds_is_not_taken_for_an_altered_
     with ledger.transaction(batch) as transaction:
         finish(transaction)
     assert rows("select kept::text from orders") == [("new",)]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_table_that_is_altered_after_the_snapshot_of_the_transaction_gets_no_rows(
+    spark: SparkSession, database: str, connection: Connection, ledger: Ledger, rows: Query, level: str
+) -> None:
+    """A session of the store that is at another level by default sees nothing of it, and the rows were rounded."""
+    name = database.rpartition("/")[2]
+    connection.execute(f"alter database {name} set default_transaction_isolation = '{level}'".encode())
+    connection.execute("create table orders (seen timestamptz)")
+    table, frame = Table(database, "orders"), spark.sql("select timestamp'2024-07-01 12:00:00.6 UTC' as seen")
+    with closing(open_store(database)) as store:
+        strict = Ledger(store, ledger.group)
+        strict.acquire()
+        batch = strict.batch([OffsetRange(*PARTITION, 0, 10)])
+        finish = table.rows.stage(frame, batch)
+
+        def alter_and_finish(transaction: Any) -> None:
+            assert transaction.execute("show transaction_isolation").fetchall() == [(level,)]
+            connection.execute("alter table orders alter seen type timestamptz(0)")
+            finish(transaction)
+
+        with pytest.raises(SinkError, match="altered while rows were staged"), strict.transaction(batch) as transaction:
+            alter_and_finish(transaction)
+        assert rows("select * from orders") == []
+        connection.execute("alter table orders alter seen type timestamptz")
+        finish = table.rows.stage(frame, batch)
+        with strict.transaction(batch) as transaction:
+            finish(transaction)
+    assert rows("select extract(microseconds from seen)::int from orders") == [(600_000,)]

@@ -88,7 +88,8 @@ class PostgreSQLTable(StagedTable[Connection, Staging]):
         prefix, mine, name = self._names(batch, relation.schema, relation.name)
         drop_left_overs(connection, schema, mine)
         place = sql.Identifier(schema, name)
-        staging = Staging(address, self._target, relation, schema, prefix, place, fields, columns, collations)
+        apart = self._database.run
+        staging = Staging(address, self._target, relation, schema, prefix, place, fields, columns, collations, apart)
         statements = staging.statements(connection)
         arguments = (self._database.executors, address, statements, staging.limits(), staging.few())
         return staging, ship(task.copy_rows, arguments, _SHIPPED)

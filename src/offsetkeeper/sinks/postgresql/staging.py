@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,7 +45,9 @@ _CREATE = sql.SQL(
 )
 # A session that was left idle in its transaction would hold a merge up for ever, and nobody would be told.
 LOCK_WAIT_MS = 30_000
-_WAIT = "select set_config('lock_timeout', coalesce(nullif(current_setting('lock_timeout'), '0'), %s), true)"
+_WAIT = """
+    select current_setting('transaction_isolation') in ('repeatable read', 'serializable'),
+        set_config('lock_timeout', coalesce(nullif(current_setting('lock_timeout'), '0'), %s), true)"""
 _COPY = sql.SQL("copy {staging} from stdin (format binary)")
 _MERGE = sql.SQL("insert into {table} ({columns}) select {values} from {rows} {conflict}")
 _STAGED = sql.SQL("{staging} where {done}")
@@ -91,6 +93,7 @@ class Staging(NamedTuple):
         fields: fields of the frame; field n is staged in column `c<n>`.
         columns: the table's column for each field; None for a field that is not stored.
         collations: collation of each text column of the key.
+        apart: does work on a connection of the sink's own.
     """
 
     address: str
@@ -102,6 +105,7 @@ class Staging(NamedTuple):
     fields: Sequence[StructField]
     columns: Sequence[PostgreSQLColumn | None]
     collations: Mapping[str, sql.Composable]
+    apart: Callable[[Callable[[Connection], None]], None]
 
     def statements(self, connection: Connection) -> Statements:
         """Return the statements with which a task stages its rows."""
@@ -155,9 +159,12 @@ class Staging(NamedTuple):
             Refused: the table has got a partition that may lose or double its rows, or it leaves rows out.
         """
         try:
-            connection.execute(_WAIT, [str(LOCK_WAIT_MS)])
+            [(blind, _)] = connection.execute(_WAIT, [str(LOCK_WAIT_MS)]).fetchall()
             if copied.attempts:
                 self._merge(connection, self._all_rows(connection, copied), sum(copied.attempts.values()))
+                self._check_unaltered(connection)
+            if copied.attempts and blind:  # its snapshot is older than what others have committed since
+                self.apart(self._check_unaltered)
             if copied.staged:
                 drop(connection, self.name)
             if spared is not None:
@@ -195,7 +202,6 @@ class Staging(NamedTuple):
                 raise changed_keys(self.target, staged, staged - found)
         elif self.target.mode == "append":
             check_inserted(self.target, count, inserted)
-        self._check_unaltered(connection)
 
     def _check_unaltered(self, connection: Connection) -> None:
         """Look at the table again. The look comes last: until the transaction ends, its locks keep what got rows.
