@@ -480,6 +480,30 @@ def test_a_table_that_another_session_has_locked_is_waited_for_no_longer_than_th
     assert (rows("select count(*) from orders"), committed(ledger)) == ([(10,)], 10)
 
 
+def test_a_driver_that_stalls_in_the_ledgers_transaction_is_limited_but_for_blocks_in_mysql(
+    spark: SparkSession, database: str, ledger: Ledger, rows: Query
+) -> None:
+    """The server ends a session that sends nothing while it merges, or once the blocks are done."""
+    rows("create table orders (id bigint)")
+    rows("create table seen (id int auto_increment primary key, value int)")
+    note = "for each row insert into seen (value) values (@@wait_timeout)"
+    rows(f"create trigger merged after insert on orders {note}")
+    rows(f"create trigger moved after update on kafka_offsets {note}")
+    ranges = [OffsetRange(*PARTITION, 0, 10)]
+    [(usual,)] = rows("select @@global.wait_timeout")
+    finish = Table(database, "orders").rows.stage(spark.range(1).toDF("id"), ledger.batch(ranges))
+    with closing(open_store(f"{database}?timeout=20")) as store:
+        other = Ledger(store, ledger.group)
+        other.acquire()
+        with other.transaction(other.batch(ranges)) as connection:
+            assert [*connection.execute("select @@wait_timeout").fetchall()] == [(usual,)]
+            finish(connection)
+            assert [*connection.execute("select @@wait_timeout").fetchall()] == [(usual,)]
+        with other.transaction(other.batch([OffsetRange(*PARTITION, 10, 20)])) as connection:
+            assert [*connection.execute("select @@wait_timeout").fetchall()] == [(usual,)]
+    assert rows("select value from seen order by id") == [(20,), (20,), (20,)]
+
+
 def test_a_session_that_has_dropped_staging_tables_waits_for_others_as_before(database: str, rows: Query) -> None:
     """It waits for no task that still writes to one; a merge after it waits."""
     rows("create table orders (id bigint)")

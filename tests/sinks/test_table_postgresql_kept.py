@@ -261,3 +261,26 @@ def test_a_table_that_is_altered_after_the_snapshot_of_the_transaction_gets_no_r
         with strict.transaction(batch) as transaction:
             finish(transaction)
     assert rows("select extract(microseconds from seen)::int from orders") == [(600_000,)]
+
+
+def test_a_driver_that_stalls_in_the_ledgers_transaction_is_limited_but_for_blocks_in_postgresql(
+    spark: SparkSession, database: str, connection: Connection, ledger: Ledger, batch: Batch, rows: Query
+) -> None:
+    """The server ends a session that sends nothing while it merges, or once the blocks are done."""
+    connection.execute(
+        "create table orders (id bigint); create table seen (value text); "
+        "create function note() returns trigger language plpgsql as 'begin "
+        "insert into seen values (current_setting(''idle_in_transaction_session_timeout'')); return null; end'; "
+        "create trigger merged after insert on orders execute function note(); "
+        "create trigger moved after update on kafka_offsets for each row execute function note()"
+    )
+    finish = Table(database, "orders").rows.stage(spark.range(10).toDF("id"), batch)
+    with closing(open_store(f"{database}?timeout=20")) as store:
+        other = Ledger(store, ledger.group)
+        other.acquire()
+        again = other.batch(batch.ranges)
+        with other.transaction(again) as transaction:
+            assert transaction.execute("show idle_in_transaction_session_timeout").fetchall() == [("0",)]
+            finish(transaction)
+            assert transaction.execute("show idle_in_transaction_session_timeout").fetchall() == [("0",)]
+    assert rows("select value from seen") == [("30s",), ("20s",)]

@@ -41,6 +41,9 @@ SET_DURABLE = """
     set_config('synchronous_commit',
         coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)"""
 DURABLE = f"SELECT {SET_DURABLE}"
+IDLE = "idle_in_transaction_session_timeout"
+# After so many milliseconds the server ends a session that sends nothing within its transaction, and with it its locks.
+LIMIT_IDLE = f"set_config('{IDLE}', coalesce(nullif(current_setting('{IDLE}'), '0'), %s), true)"
 _IDENTITY = """
     SELECT extract(epoch FROM pg_postmaster_start_time())::text, oid::bigint, datname
     FROM pg_database WHERE datname = current_database()"""

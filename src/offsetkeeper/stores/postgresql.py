@@ -20,6 +20,7 @@ from offsetkeeper.clients.pool import Lost
 from offsetkeeper.clients.postgresql import Connection, Connections, read_url
 from offsetkeeper.clients.postgresql_server import (
     IS_STANDBY,
+    LIMIT_IDLE,
     SET_DURABLE,
     UNKEPT,
     database_identity,
@@ -104,7 +105,7 @@ _APPLY = """
 _OPEN = """
     SELECT set_config('offsetkeeper.transaction', %s, true),
         coalesce((SELECT version FROM {groups} WHERE group_id = %s), 0)"""
-_STILL_OPEN = "SELECT current_setting('offsetkeeper.transaction', true)"
+_STILL_OPEN = f"SELECT current_setting('offsetkeeper.transaction', true), {LIMIT_IDLE}"
 
 
 class PostgreSQLStore(TableStore):
@@ -219,7 +220,7 @@ class PostgreSQLStore(TableStore):
             with self._connections.request(connection):
                 if connection.pgconn.transaction_status == TransactionStatus.INERROR:
                     what = "continued after a failed statement: all was rolled back"
-                elif self._run(connection, _STILL_OPEN) == [(change.after.change_id,)]:
+                elif self._is_open(connection, change):
                     return
                 else:
                     what = "ended the transaction: its writes may be stored"
@@ -227,6 +228,12 @@ class PostgreSQLStore(TableStore):
             f"{self.address}: group {change.after.group!r} was not changed. The block {what}. "
             "Write on the connection, and leave commit, rollback and close to offsetkeeper"
         )
+
+    def _is_open(self, connection: Connection, change: Change) -> bool:
+        """Return whether the transaction is open; from now on the server ends it where this driver stalls."""
+        stall_ms = max(1, int(self._settings.timeout * 1000))
+        [(mark, _)] = self._run(connection, _STILL_OPEN, (str(stall_ms),))
+        return bool(mark == change.after.change_id)
 
     def _parameters(self, change: Change) -> dict[str, Any]:
         moves = change.moves

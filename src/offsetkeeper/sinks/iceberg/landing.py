@@ -257,9 +257,10 @@ def _has_changed(before: Table, now: Table) -> bool:
 
 def _rolled_back(landed: Landed, table: Table) -> str:
     """Return why a table lacks the snapshot that the ledger knows; empty if it does not."""
-    known, now = SnapshotId.parse(landed.target), SnapshotId.current(table)
+    known = SnapshotId.parse(landed.target)
     if known is None:
         return another_kind(landed)
+    now = SnapshotId.current(table)
     if known.table != now.table:
         return f"it was dropped and made again: the rows are in table {known.table}, and {now.table} is there"
     if not known.snapshot or _holds(table, known):

@@ -39,8 +39,10 @@ _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no
 KEEP = f"SET {', '.join(f'@offsetkeeper_{name} = @@{name}' for name in RELIED_ON)}" + "".join(
     f" /*M!100201 , @offsetkeeper_{name} = @@{name} */" for name in _MARIADB
 )
-SET = f"SET {_OURS}"
-RESTORE = f"SET {_sets('@offsetkeeper_{}'.format)}"
+# A driver that stalls between two statements of a merge holds its locks no longer than it waits for those of others.
+KEEP += ", @offsetkeeper_wait_timeout = @@wait_timeout"
+SET = f"SET {_OURS}, wait_timeout = {{locks}}"
+RESTORE = f"SET {_sets('@offsetkeeper_{}'.format)}, wait_timeout = @offsetkeeper_wait_timeout"
 
 
 class MySQLDatabase(ServerDatabase[Connection]):

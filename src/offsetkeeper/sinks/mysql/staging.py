@@ -110,8 +110,8 @@ class Staging(NamedTuple):
         connection.limit(None)
         try:
             if copied.attempts:
-                for statement in (KEEP, SET):
-                    connection.execute(statement)
+                connection.execute(KEEP)
+                connection.execute(SET.format(locks=connection.locks))
                 self._merge_all(connection, copied)
                 connection.execute(RESTORE)
             others = left_overs(connection, self.relation.schema, self.prefix) if spared is not None else []

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from offsetkeeper.clients.postgresql import Connection
+from offsetkeeper.clients.postgresql_server import IDLE, LIMIT_IDLE
 from offsetkeeper.core import environment
 from offsetkeeper.sinks import few
 from offsetkeeper.sinks.blame import judged, words
@@ -45,9 +46,13 @@ _CREATE = sql.SQL(
 )
 # A session that was left idle in its transaction would hold a merge up for ever, and nobody would be told.
 LOCK_WAIT_MS = 30_000
-_WAIT = """
+_STALL_MS = 30_000  # a driver that stalls between two statements of a merge holds its locks no longer
+_WAIT = f"""
     select current_setting('transaction_isolation') in ('repeatable read', 'serializable'),
-        set_config('lock_timeout', coalesce(nullif(current_setting('lock_timeout'), '0'), %s), true)"""
+        current_setting('{IDLE}'),
+        set_config('lock_timeout', coalesce(nullif(current_setting('lock_timeout'), '0'), %s), true),
+        {LIMIT_IDLE}"""
+_UNLIMITED = f"set local {IDLE} = 0"  # blocks take the time they need
 _COPY = sql.SQL("copy {staging} from stdin (format binary)")
 _MERGE = sql.SQL("insert into {table} ({columns}) select {values} from {rows} {conflict}")
 _STAGED = sql.SQL("{staging} where {done}")
@@ -159,7 +164,8 @@ class Staging(NamedTuple):
             Refused: the table has got a partition that may lose or double its rows, or it leaves rows out.
         """
         try:
-            [(blind, _)] = connection.execute(_WAIT, [str(LOCK_WAIT_MS)]).fetchall()
+            limits = [str(LOCK_WAIT_MS), str(_STALL_MS)]
+            [(blind, idle, *_)] = connection.execute(_WAIT.encode(), limits).fetchall()
             if copied.attempts:
                 self._merge(connection, self._all_rows(connection, copied), sum(copied.attempts.values()))
                 self._check_unaltered(connection)
@@ -169,6 +175,8 @@ class Staging(NamedTuple):
                 drop(connection, self.name)
             if spared is not None:
                 drop_left_overs(connection, self.schema, self.prefix, spared)
+            if idle == "0":
+                connection.execute(_UNLIMITED.encode())
         except psycopg.errors.CardinalityViolation as error:
             raise same_key(self.target, in_order=ordered(self.fields, self.target)) from error
         except psycopg.Error as error:

@@ -133,7 +133,8 @@ class MySQLStore(TableStore):
             yield connection
         self._check_open(connection, change)
         with self._lent.request(connection):
-            connection.run([OURS])  # the block may have set another mode
+            # The block may have set another mode. And from now on a driver that stalls keeps its locks no longer.
+            connection.run([f"{OURS}, wait_timeout = {connection.locks}"])
             wanted = self._statements(connection, change)
             self._check(connection, change, [], wanted)
             self._run(connection, change, wanted.writes)
