@@ -351,7 +351,7 @@ def test_where_executors_come_and_go_spark_has_no_barrier_stage_and_is_asked_for
     frame = MagicMock(schema=StructType([StructField("value", BinaryType())]))
     frame.sparkSession.conf.get.side_effect = {"spark.dynamicAllocation.enabled": dynamic}.get
     map_in_arrow = frame.repartition.return_value.mapInArrow
-    map_in_arrow.return_value.collect.return_value = [{"error": None, "message": None}]
+    monkeypatch.setattr("offsetkeeper.sinks.topic.collected", lambda _: [{"error": None, "message": None}])
     sink = Topic("h:1", "out")
     sink._land(KEY, Seen(None), mark(1), sink._stage(frame, BATCH))
     assert map_in_arrow.call_args.kwargs["barrier"] is (dynamic == "false")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
+import offsetkeeper
 from offsetkeeper import OnMismatch, Pipeline, TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.sinks import Files, Idempotent, Outputs, Table, Topic
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from offsetkeeper.engines.query import Query
 
 
+RELEASE = offsetkeeper.__version__
 ANSWERS = os.dup(1)
 os.dup2(2, 1)  # whatever else is printed
 
@@ -97,6 +99,7 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
         },
         "hdfs": {"sink": Files("hdfs://namenode:8020/orders"), "guarantee": "exactly_once"},
         "note": {"process": noting(settings["notes"])},
+        "other-release": {"process": noting(settings["notes"])},
         "given": {
             "process": noting(settings["notes"]),
             "offsets": {TopicPartition(settings["pipeline"]["topics"][0], 0): 1},
@@ -148,6 +151,7 @@ def main() -> None:
     told: list[int] = []
     for line in sys.stdin:
         order, checkpoint = line.split()
+        offsetkeeper.__version__ = "0.0.1" if order == "other-release" else RELEASE
         given = how(order, settings)
         told.clear()
         try:

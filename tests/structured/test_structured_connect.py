@@ -206,6 +206,19 @@ def test_queries_and_runs_on_connect(
     assert spark.process.returncode == 0
 
 
+def test_a_client_of_another_release_than_the_servers_is_refused(
+    lab: StructuredLab, connect: Callable[[], Client], name: str, tmp_path: Path
+) -> None:
+    """At the start of the query: its settings could mean something else there."""
+    spark = connect()
+    lab.produce(name, "a")
+    answer = spark.run("other-release", tmp_path / "one")
+    assert answer.startswith("ended SettingsError the client has offsetkeeper 0.0.1, and the Python of Spark Connect's")
+    assert not (tmp_path / "notes").exists()
+    assert (lab.snapshot().pending, lab.snapshot().owner) == (None, None)
+    assert spark.run("note", tmp_path / "one") == "ended well after 1"
+
+
 def test_rows_into_mysql(
     lab: StructuredLab,
     connect: Callable[[], Client],

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+import offsetkeeper
 from offsetkeeper.checkpoint.logs import BatchOffsets
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
@@ -21,7 +22,7 @@ from offsetkeeper.engines.checkpoint_match import OnMismatch, reconcile
 from offsetkeeper.engines.foreach_batch import ForeachBatch
 from offsetkeeper.engines.settings import Pace, QueryRun, Run
 from offsetkeeper.engines.stop import Stop
-from offsetkeeper.errors import CheckpointMismatch, Fenced
+from offsetkeeper.errors import CheckpointMismatch, Fenced, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers import StreamStart, open_reader
@@ -90,6 +91,31 @@ def asked() -> QueryRun:
 def test_what_a_query_is_asked_for_travels_with_its_functions(asked: QueryRun) -> None:
     there: QueryRun = pickle.loads(pickle.dumps(asked))  # noqa: S301 - made here
     assert (there.open_folder, there.rows_from) == (folder_of, told)
+
+
+class Unlike:
+    """Settings of another release, which cannot be restored here."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return settle, ()
+
+
+def settle() -> None:
+    """Fail, as fields that are elsewhere would."""
+    raise AssertionError("the settings were restored")
+
+
+def test_the_function_of_another_release_is_refused_before_its_settings_are_restored(
+    asked: QueryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are restored by the positions of their fields, and may be others here."""
+    function = ForeachBatch(asked, StreamStart(Topics.of(["orders"]), {}), "me")
+    assert repr(pickle.loads(pickle.dumps(function))) == repr(function)  # noqa: S301 - made here
+    with monkeypatch.context() as client:
+        client.setattr(offsetkeeper, "__version__", "0.0.1")
+        packed = pickle.dumps(ForeachBatch(cast("Any", Unlike()), StreamStart(Topics.of(["orders"]), {}), "me"))
+    with pytest.raises(SettingsError, match=r"the client has offsetkeeper 0\.0\.1, and .* the same release in both"):
+        pickle.loads(packed)  # noqa: S301 - as above
 
 
 def test_the_checkpoint_is_opened_as_the_query_says(asked: QueryRun) -> None:

@@ -8,6 +8,7 @@ with the same owner id.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,7 +30,7 @@ from offsetkeeper.engines.checkpoint_match import (
 )
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.engines.stop import Stop, spark_gone
-from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, listed
+from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, SettingsError, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.kafka.start_plan import led_since
@@ -70,7 +71,7 @@ class ForeachBatch:
         self.error: BaseException | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ForeachBatch, (self._asked, self._start, self._owner_id)
+        return _restored, (_Release(), self._asked, self._start, self._owner_id)
 
     def __repr__(self) -> str:
         return f"ForeachBatch(group={self._asked.run.group!r}, checkpoint={self._asked.place!r})"
@@ -276,6 +277,38 @@ class ForeachBatch:
             remedy = f"The rows that are already done cannot be recognised: the frame has no {names}. {_STATE}"
             raise found.mismatch(f"batch {batch_id}", rows, remedy)
         return self._asked.rows_from(frame, found.done)
+
+
+class _Release:
+    """The release of the client. It is pickled first, so the server refuses another one before it restores settings.
+
+    These are restored by their fields' positions, so what another release calls a limit may be something else here.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _check_release, (_release(),)
+
+
+def _check_release(client: str) -> None:
+    """Check, on the server, that the client has the same release.
+
+    Raises:
+        SettingsError: it has another one.
+    """
+    if client != _release():
+        raise SettingsError(
+            f"the client has offsetkeeper {client}, and the Python of Spark Connect's server {_release()}: install the "
+            "same release in both"
+        )
+
+
+def _restored(_: None, asked: QueryRun, start: StreamStart, owner_id: str) -> ForeachBatch:
+    return ForeachBatch(asked, start, owner_id)
+
+
+def _release() -> str:
+    found: str = sys.modules["offsetkeeper"].__version__  # it imports this module, so it cannot be imported here
+    return found
 
 
 def _leave_to_the_server(frame: DataFrame) -> None:

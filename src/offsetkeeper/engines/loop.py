@@ -16,6 +16,7 @@ from offsetkeeper.core.model import RUN, START, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition, digest_of
 from offsetkeeper.core.pending import Fate
 from offsetkeeper.core.plan import Plan, Verdict
+from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.engines.batches import Batches
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper")
 
+_QUIET_S = 300.0
 Until = Literal["stopped", "caught_up"]
 Offsets = Mapping[TopicPartition, int]
 
@@ -117,6 +119,7 @@ class Loop:
     batches: Batches = field(init=False)
     size: BatchSize = field(init=False)
     _told: set[Any] = field(default_factory=set)
+    _used: float = field(default_factory=environment.monotonic)  # when Spark Connect was last asked in a pause
 
     def __post_init__(self) -> None:
         """Create the parts that choose and deliver batches."""
@@ -236,8 +239,17 @@ class Loop:
         seconds = 0 if worked else pace.poll_interval_s
         if pace.interval_s is not None and not self.batches.cuts:
             seconds = began + pace.interval_s - environment.monotonic()
-        if seconds > 0:
-            self.stop.wait(seconds)
+        while seconds > 0 and not self.stop.is_set():
+            self.stop.wait(min(seconds, _QUIET_S))
+            seconds -= _QUIET_S
+            self._keep_session()
+
+    def _keep_session(self) -> None:
+        """Use a session of Spark Connect now and then: its server closes one that nobody uses for an hour."""
+        now = environment.monotonic()
+        if now >= self._used + _QUIET_S and is_connect(self.spark):
+            self.spark.conf.get("spark.sql.session.timeZone")  # any request does
+            self._used = now
 
     def _plan(self, ledger: Snapshot | None = None, given: Offsets | None = None) -> Plan:
         """Ask Kafka until it answers, and log new verdicts of partitions."""

@@ -109,11 +109,14 @@ def start_query(
         if watching is not None:
             watching.follow(started)
         return Query(started, stream, watching)
-    except BaseException:
+    except BaseException as raised:
         if watching is not None:
             watching.close()
         stream.close()
-        raise
+        error = stream.error(raised) if isinstance(raised, Exception) and _is_of_spark(raised) else raised
+        if error is raised:
+            raise
+        raise error from raised
 
 
 class Stream:
