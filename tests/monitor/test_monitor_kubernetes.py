@@ -58,7 +58,8 @@ def mounted(folder: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize("kind", PARTS)
 def test_the_manifest_fits_the_schema_of_kubernetes(kind: str, release: str) -> None:
     kubernetes_validate.validate(PARTS[kind], release, strict=True)
-    wrong = {**PARTS[kind], "spec": {**PARTS[kind]["spec"], "replica": 1}}
+    within = "spec" if "spec" in PARTS[kind] else "metadata"
+    wrong = {**PARTS[kind], within: {**PARTS[kind][within], "replica": 1}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, release, strict=True)
 
