@@ -688,3 +688,18 @@ def test_a_key_with_fractions_within_it_is_refused(
     connection.execute("create table shop (at float8[] primary key)")
     with pytest.raises(SinkMismatch, match="column at of the key has float or double within it"):
         Table(database, "shop", mode="upsert", key=["at"]).rows.write(spark.sql("select array(0.5d) as at"), batch)
+
+
+@pytest.mark.usefixtures("all_staged")
+@pytest.mark.parametrize("place", ["", f"{AT}, 5L as offset, "], ids=["no order", "one record"])
+def test_a_key_that_is_the_whole_row_is_refused_if_it_comes_twice_without_an_order_in_postgresql(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, place: str
+) -> None:
+    connection.execute("create table stock (item text primary key)")
+    table = Table(database, "stock", mode="upsert", key=["item"])
+    with pytest.raises(RowMismatch, match="have the same key"):
+        table.rows.write(spark.sql(f"select {place}explode(array('tea', 'ale', 'tea')) as item"), batch)
+    assert rows("select * from stock") == []
+    table.rows.write(spark.sql(f"select {AT}, explode(array(5L, 6L)) as offset, 'tea' as item"), batch)
+    table.rows.write(spark.sql("select explode(array('tea', 'ale')) as item"), batch)
+    assert rows("select * from stock order by 1") == [("ale",), ("tea",)]

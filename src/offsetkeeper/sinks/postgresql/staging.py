@@ -73,6 +73,8 @@ _HELD = sql.SQL(
     "select from {table} found where exists "
     "(select from (select distinct {key} from {rows}) keys ({names}) where {same}) for key share"
 )
+# Rows that are nothing but their key are inserted `on conflict do nothing`, which takes one key twice.
+_SAME_KEY = sql.SQL("select from {rows} group by {key} having count(*) > 1 limit 1")
 _COUNT = sql.SQL("select attempt, count(*) from {rows} group by attempt")
 # Syntax is that of a jsonpath; types such as gtsvector take no text at all.
 UNREADABLE = (psycopg.DataError, psycopg.errors.SyntaxError, psycopg.errors.FeatureNotSupported)
@@ -198,6 +200,10 @@ class Staging(NamedTuple):
     def _merge(self, connection: Connection, source: Source, count: int) -> None:
         keys, rows = self._key_counts(source.rows), source.rows
         whole = changed(self.target, self._places)
+        if self.target.key and not whole:
+            [(same, _)] = source.ask(connection, [_SAME_KEY.format(rows=self._last(rows), key=_listed(self._key))])
+            if same:
+                raise same_key(self.target, in_order=ordered(self.fields, self.target))
         held = source.ask(connection, [_HELD.format(**self._parts(rows))])[0][0] if keys and not whole else 0
         counts = [_COUNT.format(rows=rows)] if source.staged else []
         (inserted, _), *others = source.ask(connection, [self._statement(rows), *keys, *counts])
