@@ -74,7 +74,8 @@ def test_each_page_has_the_next_step_beside_the_status() -> None:
     assert "start the job" in shown.split('data-key="my shop&#39;s"')[1].split("</tr>")[0]
     assert "step" not in shown.split('data-key="idle"')[1].split("</tr>")[0]
     page = PAGES.group(view(stopped), "my shop's")
-    assert "start the job; <code>offsetkeeper history &#39;my shop&#39;&#34;&#39;&#34;&#39;s&#39;</code> shows" in page
+    assert "start the job (if the store was restored, compare first); <code>" in page
+    assert "<code>offsetkeeper history &#39;my shop&#39;&#34;&#39;&#34;&#39;s&#39;</code> shows" in page
     assert 'href="/words#stopped"' in page
     assert "Next:" not in PAGES.group(view(idle), "idle")
 

@@ -113,7 +113,7 @@ def test_what_is_lost_and_when_more_is_lost_is_said() -> None:
     [found] = diagnose(standing(Status.LOSING_DATA, lost=7))
     assert "7 are lost; the next one is deleted in 1 h" in found.what
     [found] = diagnose(standing(Status.REWOUND))
-    assert found.remedy == "start the job, if none runs: it goes on from the new positions"
+    assert found.remedy.startswith("offsetkeeper history 'my orders' says who reset it, and why; offsetkeeper undo ")
     [found] = diagnose(standing(Status.STOPPED))
     assert "offsetkeeper history 'my orders' shows" in found.remedy
 

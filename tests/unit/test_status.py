@@ -277,6 +277,12 @@ def test_a_reset_is_told_until_something_is_committed_after_it() -> None:
     assert status(HELD, behind(), [*commits(5, count=1), rewind, *commits(5)], NOW) is Status.OK
 
 
+@pytest.mark.parametrize(("now", "word"), [("new", Status.STOPPED), ("old", Status.REWOUND), (None, Status.REWOUND)])
+def test_a_reset_to_records_of_a_topic_that_was_made_again_reads_nothing_again(now: str | None, word: Status) -> None:
+    rewind = Entry(11, "rewind", "id", NOW, "me", moves={A: Move(Position(9, "old"), Position(5, now))})
+    assert status(replace(FREE, positions={A: Position(5, now)}), behind(), [rewind, *commits(5)], NOW) is word
+
+
 @pytest.mark.parametrize(
     ("position", "bounds"),
     [

@@ -7,8 +7,8 @@ The rules are checked in this order; the first one that holds gives the status:
                   the store has lost a position
     topic gone    a topic or a partition with a position is not in Kafka any more: what was unread of it is lost
     rewound       resets since the newest commit have moved a position back from where that commit left it: what was
-                  read before is unread again; but a run that began since may be failing or stalled, or ok if it waits
-                  for records
+                  read before is unread again, unless its topic was made again; but a run that began since may be
+                  failing or stalled, or ok if it waits for records
     failing       records are unread, and three runs in a row that could have read them ended without a commit; for a
                   job that a scheduler starts, one run is enough
     stopped       records are unread, and no run holds the group; a scheduled job between two runs is not stopped
@@ -49,7 +49,7 @@ from itertools import pairwise, takewhile
 
 from offsetkeeper.core.bounds import Standing
 from offsetkeeper.core.model import RUN, START, Entry, Snapshot
-from offsetkeeper.core.offsets import Positions
+from offsetkeeper.core.offsets import Position, Positions
 from offsetkeeper.operate.lag import Lag
 
 _MOST_ENTRIES, _LEAST_ENTRIES = 1_000, 20  # stores keep a thousand by default
@@ -251,7 +251,13 @@ def _rewound(positions: Positions, entries: Sequence[Entry]) -> bool:
     since = takewhile(lambda entry: entry.event != "commit", entries)
     resets = [entry for entry in since if entry.event == "rewind"]
     read = {tp: move.before for entry in resets for tp, move in entry.moves.items()}  # the oldest entry comes last
-    return any(before and tp in positions and positions[tp].offset < before.offset for tp, before in read.items())
+    return any(before and tp in positions and _again(before, positions[tp]) for tp, before in read.items())
+
+
+def _again(before: Position, now: Position) -> bool:
+    """Return whether what was read is unread again; records of a topic that was made again are others."""
+    other = None not in (before.topic_id, now.topic_id) and before.topic_id != now.topic_id
+    return now.offset < before.offset and not other
 
 
 def _newest_run(entries: Sequence[Entry]) -> Entry:

@@ -49,18 +49,24 @@ MEANINGS: Mapping[Status, str] = {
 
 NEXT: Mapping[Status, str] = {
     Status.LOSING_DATA: (
-        "start the job if it is stopped, else make it faster (size of batches); raise `retention.ms` of the topic now. "
-        "If the start is refused because records are gone already, `offsetkeeper plan orders` shows which; go on with "
-        "`Policies(below_beginning='beginning')`"
+        "raise `retention.ms` of the topic now; start the job if it is stopped (if the store was restored, compare "
+        "first), else make it faster (size of batches). If the start is refused because records are gone already, "
+        "`offsetkeeper plan orders` shows which; go on with `Policies(below_beginning='beginning')`"
     ),
     Status.REFUSED: "`offsetkeeper plan orders` shows each partition with its verdict; choose a policy, or reset",
     Status.TOPIC_GONE: (
-        "find out who deleted the topic, and whether all of it was read (`offsetkeeper history orders`); then "
-        "forget its positions, or make the topic again"
+        "find out who deleted the topic; the last lag in your metrics says whether all of it was read, as the history "
+        "does not; then forget its positions, or make the topic again"
     ),
-    Status.REWOUND: "start the job, if none runs: it goes on from the new positions",
+    Status.REWOUND: (
+        "`offsetkeeper history orders` says who reset it, and why; `offsetkeeper undo orders` takes a wrong reset "
+        "back; where the output appends, delete its rows from the new positions on, as they come again; then start the "
+        "job, if none runs"
+    ),
     Status.FAILING: "read the job's log and errors; bad records go into dead letters",
-    Status.STOPPED: "start the job; `offsetkeeper history orders` shows its last changes",
+    Status.STOPPED: (
+        "start the job (if the store was restored, compare first); `offsetkeeper history orders` shows its last changes"
+    ),
     Status.OUTPUT_AWAY: (
         "`offsetkeeper history orders` says since when, and what the output answers (of a function only the class of "
         "the error: its text is in the job's log); the run goes on by itself when it is back, and ends with its error "
@@ -68,11 +74,9 @@ NEXT: Mapping[Status, str] = {
     ),
     Status.STALLED: (
         "`offsetkeeper show orders` names host and process of the run; look at its log, stop it (SIGTERM) and "
-        "start it again"
+        "start it again. If its process is gone, start the job: it takes over"
     ),
-    Status.HELD_BACK: (
-        "`offsetkeeper doctor orders` names the open transaction, and the command of Kafka's that ends it"
-    ),
+    Status.HELD_BACK: "`offsetkeeper doctor orders` names the open transaction, and Kafka's command that ends it",
     Status.GROWING: (
         "`offsetkeeper lag orders --watch 5` compares read/s with written/s; `offsetkeeper doctor orders` finds "
         "slow set-ups"
