@@ -82,12 +82,23 @@ def test_an_unknown_setting_is_told_by_the_known_ones_and_the_one_alike() -> Non
         open_store("sqlite:///x.db?tabel=t")
 
 
-@pytest.mark.parametrize("table", ["offsetkeeper", "OffsetKeeper", "Kafka_Offsets"])
-@pytest.mark.parametrize("server", ["sqlite:///x.db", "postgresql://host/db", "mysql://host/db"])
-def test_a_table_whose_companions_would_be_those_of_the_usual_one_is_refused(server: str, table: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"sqlite:///x.db?table={table}" for table in ("offsetkeeper", "OffsetKeeper", "Kafka_Offsets")),
+        "postgresql://host/db?table=offsetkeeper",
+        "mysql://host/db?table=offsetkeeper",
+    ],
+)
+def test_a_table_whose_companions_would_be_those_of_the_usual_one_is_refused(url: str) -> None:
     """With one control record for two tables of positions, a run of the second moved the first, and rows came twice."""
     with pytest.raises(SettingsError, match=r"kafka_offsets, offsetkeeper_groups, .*share ledgers.*rename the tables"):
-        open_store(f"{server}?table={table}")
+        open_store(url)
+
+
+@pytest.mark.parametrize("table", ["OffsetKeeper", "Kafka_Offsets"])
+def test_capitals_make_another_table_where_the_server_says_so(table: str) -> None:
+    open_store(f"postgresql://host/db?table={table}").close()
 
 
 @pytest.mark.parametrize("url", ["sqlite://x.db", "sqlite://", "sqlite:///", "sqlite:///x.db#y"])

@@ -68,23 +68,35 @@ def test_at_most_once_the_run_ends_with_the_error() -> None:
 def test_a_dead_spark_does_not_say_that_it_computed_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = Late(0)
     with watched(Frame(None, spark)) as check:  # type: ignore[arg-type] # a stand-in
-        monkeypatch.setattr(spark, "lastStageAttempt", lambda _: stop.check_spark())
+        monkeypatch.setattr(spark, "lastStageAttempt", lambda _: stop.check_spark(None))
         with pytest.raises(ConnectionRefusedError):
             check()
 
 
+@pytest.mark.usefixtures("dead")
+def test_a_frame_of_spark_connect_needs_no_jvm_here() -> None:
+    """A process whose own JVM has died may go on with a server of Spark Connect."""
+    frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
+    stop.check_spark(frame)
+    with pytest.raises(ConnectionRefusedError):
+        stop.check_spark(None)
+
+
 def test_rows_are_whole_only_if_the_jvm_has_served_them_all() -> None:
-    """Its thread may fail while the JVM lives, as without memory. PySpark does not ask it."""
+    """Its thread may fail while the JVM lives: without memory it ends, and nobody is told. PySpark does not ask it."""
+    made = SimpleNamespace(create=lambda number, unit: f"{number} {unit}")
+    java = SimpleNamespace(scala=SimpleNamespace(concurrent=SimpleNamespace(duration=SimpleNamespace(Duration=made))))
 
-    def failed() -> None:
-        raise MemoryError("Java heap space")
+    def waits(limit: str) -> None:
+        assert limit == "30 s"
+        raise TimeoutError("Futures timed out after [30 seconds]")
 
-    for end in (lambda: None, failed):
+    for end in (lambda _: None, waits):
         served = (["a", "b"], "secret", SimpleNamespace(getResult=end))
-        frame = Frame(SimpleNamespace(collectToPython=lambda served=served: served), object())
+        frame = Frame(SimpleNamespace(collectToPython=lambda served=served: served), SimpleNamespace(_jvm=java))
         assert frame.collect() == ["a", "b"]
-        if end is failed:
-            with pytest.raises(MemoryError, match="Java heap space"):
+        if end is waits:
+            with pytest.raises(TimeoutError, match="timed out"):
                 collected(frame)
         else:
             assert collected(frame) == ["a", "b"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from offsetkeeper.core.silence import silent
 
+_SERVED_S = 30
 _PY4J = ("py4j.clientserver", "py4j.java_gateway")
 _CONNECT = ("pyspark.sql.connect.logging", "pyspark.sql.connect.client.core")  # the second until Spark 3.5
 _FUNCTION = re.compile(r'(\bcommand: ")(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -52,7 +53,9 @@ def collected(frame: Any) -> list[Any]:
         return list(frame.collect())
     asked = _Collecting(frame._jdf)  # noqa: SLF001 - PySpark asks for a frame's rows there
     rows = list(type(frame)(asked, frame.sparkSession).collect())
-    asked.server.getResult()
+    jvm = frame.sparkSession._jvm  # noqa: SLF001 - the only way to the JVM
+    # All rows are here: it answers at once, or never, if its thread has ended without memory.
+    asked.server.getResult(jvm.scala.concurrent.duration.Duration.create(_SERVED_S, "s"))
     return rows
 
 

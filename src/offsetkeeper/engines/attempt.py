@@ -230,7 +230,7 @@ class Delivery:
             for name, writer in self.outputs.ways.writers.items() if self.once else ():
                 self.ledger.check_owner()
                 writer.write(frames[name], shown)
-                check_spark()
+                check_spark(found)
 
     def _reads(self, course: Course) -> bool:
         """Whether an attempt reads records. If all outputs have the batch, only the ledger is left to change."""
@@ -266,7 +266,7 @@ class Delivery:
         if isinstance(way, Once):
             return way.write(frame, shown, self.outputs.landed_in(name), check)
         way.write(frame, shown)
-        check_spark()  # a function may have written only what it got before the JVM died
+        check_spark(frame)  # a function may have written only what it got before the JVM died
         return WriteResult(used=True, target="")
 
     def _commit(self, batch: Batch, finish: Callable[[Any], None], course: Course) -> None:
@@ -279,7 +279,7 @@ class Delivery:
             except AlreadyCommitted as error:
                 raise _Committed from error
             finish(connection)  # which may raise an AlreadyCommitted of a ledger of the user's
-            check_spark()
+            check_spark(course.frame)
 
     def _check_topics(self, batch: Batch, course: Course) -> None:
         """Check that no topic was created again since the plan, or is another cluster's: offsets do not show it."""

@@ -13,10 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.executors import error_text
+from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.errors import OffsetkeeperError, SparkGone
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _TIMEOUT_S = 5.0
 _SAFE = (
@@ -114,13 +118,14 @@ def spark_gone(error: BaseException) -> SparkGone | None:
     return None
 
 
-def check_spark() -> None:
-    """Ask the JVM of classic Spark whether it lives: for a batch whose rows PySpark may have read in part.
+def check_spark(frame: DataFrame | None) -> None:
+    """Ask the JVM of classic Spark whether it lives: for a frame whose rows PySpark may have read in part.
 
     Raises:
         Exception: of py4j, if it has died; see `spark_gone`.
     """
-    if (gateway := _gateway()) is not None:
+    gateway = _gateway()
+    if gateway is not None and not is_connect(frame):
         gateway.jvm.System.nanoTime()
 
 

@@ -206,29 +206,34 @@ def of_columns(columns: int, rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[
 
 
 def table_names(settings: UrlSettings) -> tuple[str, str, str]:
-    """Return the names of the tables for these settings, without a schema: offsets, groups, history.
-
-    Raises:
-        SettingsError: to some servers one of them is also a table of the store with the usual names.
-    """
-    table, usual = settings.table, UrlSettings().table
-    if table == usual:
-        return _USUAL
-    if table.casefold() in {_PREFIX, usual}:
-        raise SettingsError(
-            f"table={table} in the store's URL is refused: a store without ?table= has tables of the same names "
-            f"({', '.join(_USUAL)}), so both would share ledgers, and records would come twice. Use another name. If "
-            f"ledgers are in it already, and none in {usual}, stop their runs, rename the tables to these three, and "
-            "leave ?table= out"
-        )
-    return table, f"{table}_groups", f"{table}_history"
+    """Return the names of the tables for these settings, without a schema: offsets, groups, history."""
+    table = settings.table
+    return _USUAL if table == UrlSettings().table else (table, f"{table}_groups", f"{table}_history")
 
 
 def name_tables(settings: UrlSettings, address: str, quote: str = '"') -> Tables:
-    """Return the names of the tables for these settings and the store at `address`, in the quotes of its dialect."""
+    """Return the names of the tables for these settings and the store at `address`, in the quotes of its dialect.
+
+    Raises:
+        SettingsError: one of them is also a table of the store with the usual names.
+    """
+    _check_apart(settings.table, UrlSettings().table, any_case=address.startswith("sqlite:"))
     schema = f"{_quoted(settings.schema, quote)}." if settings.schema else ""
     offsets, groups, history = (schema + _quoted(name, quote) for name in table_names(settings))
     return Tables(offsets, groups, history, f"table {offsets} in {address}")
+
+
+def _check_apart(table: str, usual: str, *, any_case: bool) -> None:
+    """Refuse a name whose tables are partly those of the store with the usual name."""
+    same = str.casefold if any_case else str
+    if table != usual and same(table) in {_PREFIX, usual}:
+        raise SettingsError(
+            f"table={table} in the store's URL is refused: a store without ?table= has tables of the same names "
+            f"({', '.join(_USUAL)}), so both share ledgers, and records come twice. If there are no ledgers in {table} "
+            f"yet, use another name. Otherwise first stop all runs. If none is in {usual}, rename the tables to these "
+            f"three, and leave ?table= out. If there are some in both, they have the same {_USUAL[1]} and {_USUAL[2]}: "
+            f"copy the rows of {table} into {usual}, where their groups differ, and leave ?table= out"
+        )
 
 
 def _quoted(name: str, quote: str) -> str:
