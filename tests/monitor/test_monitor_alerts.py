@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from offsetkeeper.errors import SettingsError
@@ -148,9 +150,30 @@ def test_a_notice_says_all_of_it() -> None:
         "value": 0.91,
         "limit": 0.8,
         "at_ms": 7,
-        "text": "fired: old, group shop: retention is 0.91",
+        "next": "offsetkeeper lag shop says its status, and what to do",
+        "text": "fired: old, group shop: an unread record has had 91% of its time in Kafka, above 80%. "
+        "Next: offsetkeeper lag shop says its status, and what to do",
     }
     assert isinstance(notice, Notice)
+
+
+@pytest.mark.parametrize(
+    ("rule", "found", "told"),
+    [
+        (FAR, seen(1101), "1,101 records unread, above 100. Next: offsetkeeper lag 'the shop' says its status, and"),
+        (replace(SLOW, for_s=0), seen(seconds=661.712), "the oldest unread record is 11 min 2 s old, above 1 min. "),
+        (DEAD, seen(status=Status.STALLED), "status is stalled. Next: stop the run (SIGTERM) and start it again, or"),
+        (DEAD, seen(status=Status.STOPPED), "offsetkeeper history 'the shop' shows its last changes"),
+    ],
+)
+def test_a_notice_says_the_limit_and_the_next_step(rule: Rule, found: Measured, told: str) -> None:
+    alarms, [fired] = step({}, [rule], {"the shop": found}, 7)
+    assert told in fired.as_dict()["text"]
+    _, [resolved] = step(alarms, [rule], {"the shop": seen(1)}, 8)
+    assert resolved.as_dict()["next"] == ""
+    assert "Next" not in resolved.as_dict()["text"]
+    if rule is FAR:
+        assert resolved.as_dict()["text"] == "resolved: far, group the shop: 1 record unread, not above 100"
 
 
 def test_a_group_that_cannot_be_read_raises_an_alarm() -> None:

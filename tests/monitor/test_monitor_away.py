@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from monitor.scene import LIMIT_S, Scene, Served
-from offsetkeeper import Position, TopicPartition
+from offsetkeeper import Ledger, Position, TopicPartition
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.errors import NotAuthorized
@@ -203,6 +203,43 @@ def test_a_store_that_was_emptied_resolves_nothing_and_is_told(scene: Scene, cap
     assert [text for text in caplog.messages if "no more" in text] == [
         f"the store has the ledger of group {name!r} no more" for name in ("shop", "till")
     ]
+
+
+def test_a_store_that_went_back_is_told_until_its_version_is_past_the_old_one(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = scene.topic(1, 9)
+    scene.group("shop", topic, [2], held=True)
+    file = Path(scene.store.removeprefix("sqlite:///"))
+    with sqlite3.connect(file) as connection, closing(sqlite3.connect(f"{file}.backup")) as backup:
+        connection.backup(backup)
+    scene.commit("shop", topic, [4])
+    pages = Pages("store", "kafka", every_s=5, changes=False)
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster, read_rules([{"name": "far", "records": 100}], "here"))
+        assert collector.poll() == []
+        newest = collector.view.groups["shop"].snapshot.version
+        with closing(sqlite3.connect(f"{file}.backup")) as backup, closing(sqlite3.connect(file)) as connection:
+            backup.backup(connection)
+        assert collector.poll() == []  # one answer may be an old one
+        [back] = collector.poll()
+        here = collector.view.groups["shop"].snapshot.version
+        said = f"the store went back: it has version {here} of the ledger, and had {newest}"
+        assert (back.state, back.key.group) == ("back", "shop")
+        assert back.as_dict()["text"].startswith(f"back: far, group shop: {said}. Next: do not start the job at once")
+        assert "do not start at once" in pages.groups(collector.view)
+        assert f"{said[1:]}.</strong>" in pages.group(collector.view, "shop")
+        assert "Next:" not in pages.group(collector.view, "shop")
+        assert collector.poll() == []
+        collector.not_told(back._replace(at_ms=back.at_ms - 60_000))
+        assert [each.state for each in collector.poll()] == ["back"]
+        ledger = Ledger(scene.open(), "shop", name="host:2")
+        while ledger.snapshot.version <= newest:
+            ledger.acquire("start")
+            ledger.release("end")
+        assert collector.poll() == []
+        assert "went back" not in pages.group(collector.view, "shop")
+    assert [said in text for text in caplog.messages if "went back" in text] == [True, True]
 
 
 def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:

@@ -87,6 +87,7 @@ def test_the_rules_of_the_page_are_rules() -> None:
     assert [rule.name for rule in read_rules(settings["alerts"]["rules"], "docs")] == [
         "far behind",
         "data at risk",
+        "losing data",
         "down",
         "cannot be read",
     ]

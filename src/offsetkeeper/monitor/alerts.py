@@ -9,6 +9,7 @@ firing     it holds no more                             quiet      resolved
 any        whether it holds cannot be known             the same   -
 any        the group is gone with its ledger            the same   gone, once for a group
 any        the group is gone, and had no ledger here    quiet      resolved
+any        its ledger went back to an older version     the same   back, once for a group
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
+from offsetkeeper.core.duration import duration
 from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.operate import words
 from offsetkeeper.operate.status import Status
 
 _LIMITS = ("records", "seconds", "retention")
@@ -91,16 +94,16 @@ class Alarm(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A notice to send: an alarm fired, or was resolved, or a group is gone."""
+    """A notice to send: an alarm fired, or was resolved, or a group is gone, or its ledger went back."""
 
-    state: Literal["fired", "resolved", "gone"]
+    state: Literal["fired", "resolved", "gone", "back"]
     key: Key
     rule: Rule
     at_ms: int
     value: float | str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values; `text` says all of it in a sentence."""
+        """Return it as plain values; `text` says all of it in a line."""
         limit = sorted(self.rule.statuses) if self.rule.what == "status" else self.rule.limit
         return {
             "state": self.state,
@@ -110,8 +113,21 @@ class Notice(NamedTuple):
             "value": self.value,
             "limit": limit,
             "at_ms": self.at_ms,
-            "text": f"{self.state}: {self.rule.name}, group {self.key.group}: {self._found}",
+            "next": self._to_do,
+            "text": f"{self.state}: {self.rule.name}, group {self.key.group}: {self._found}{self._to_do and '. Next: '}"
+            f"{self._to_do}",
         }
+
+    @property
+    def _to_do(self) -> str:
+        """What to do; empty where the notice asks for nothing."""
+        if self.state == "back":
+            return words.WENT_BACK
+        if self.state != "fired" or self.rule.what == _UNREADABLE:
+            return ""
+        if self.rule.what == "status":
+            return words.next_step(Status(str(self.value)), self.key.group)
+        return words.plain("`offsetkeeper lag orders` says its status, and what to do", self.key.group)
 
     @property
     def _found(self) -> str:
@@ -119,7 +135,10 @@ class Notice(NamedTuple):
             return "the store has its ledger no more" if self.state == "gone" else "it is gone"
         if self.rule.what == _UNREADABLE:
             return f"it cannot be read: {self.value}" if self.value else "it can be read"
-        return f"{self.rule.what} is {_short(self.value)}"
+        if isinstance(self.value, str):
+            return self.value if self.state == "back" else f"status is {self.value}"
+        above = "above" if self.value > self.rule.limit else "not above"
+        return f"{_shown(self.rule.what, self.value)}, {above} {_limit(self.rule.what, self.rule.limit)}"
 
 
 Alarms = Mapping[Key, Alarm]
@@ -191,14 +210,31 @@ def vanished(rules: Sequence[Rule], groups: Iterable[str], now_ms: int) -> list[
         groups: names of those that were there at the poll before.
         now_ms: milliseconds since 1970.
     """
-    first = {name: next((rule for rule in rules if _is_for(rule, name)), None) for name in sorted(groups)}
-    return [Notice("gone", Key(rule.name, name), rule, now_ms, None) for name, rule in first.items() if rule]
+    first = _first_rules(rules, groups)
+    return [Notice("gone", Key(rule.name, name), rule, now_ms, None) for name, rule in first.items()]
+
+
+def went_back(rules: Sequence[Rule], groups: Mapping[str, str], now_ms: int) -> list[Notice]:
+    """Return what to tell of groups whose ledgers went back: once for each, by the first rule that is for it.
+
+    Args:
+        rules: all rules.
+        groups: what is known of each, in words, by name.
+        now_ms: milliseconds since 1970.
+    """
+    first = _first_rules(rules, groups)
+    return [Notice("back", Key(rule.name, name), rule, now_ms, groups[name]) for name, rule in first.items()]
 
 
 def unmatched(rules: Sequence[Rule], groups: Collection[str]) -> list[tuple[str, str]]:
     """Return the names and patterns that match no group, each after the name of its rule; never `*`."""
     asked = [(rule.name, pattern) for rule in rules for pattern in rule.groups if pattern != "*"]
     return [(rule, pattern) for rule, pattern in asked if not any(fnmatchcase(name, pattern) for name in groups)]
+
+
+def _first_rules(rules: Sequence[Rule], groups: Iterable[str]) -> dict[str, Rule]:
+    """Return the first rule that is for each group, if there is one."""
+    return {name: rule for name in sorted(groups) for rule in reversed(rules) if _is_for(rule, name)}
 
 
 def _next(rule: Rule, key: Key, before: Alarm | None, value: float | str | None, now_ms: int) -> Alarm:
@@ -229,8 +265,18 @@ def _holds(rule: Rule, value: float | str | None) -> bool:
     return value > rule.limit
 
 
-def _short(value: float | str | None) -> str:
-    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+def _shown(what: str, value: float) -> str:
+    match what:
+        case "seconds":
+            return f"the oldest unread record is {duration(value)} old"
+        case "retention":
+            return f"an unread record has had {value:.0%} of its time in Kafka"
+        case _:
+            return f"{value:,} record{'' if value == 1 else 's'} unread"
+
+
+def _limit(what: str, limit: float) -> str:
+    return duration(limit) if what == "seconds" else f"{limit:.0%}" if what == "retention" else f"{limit:,.10g}"
 
 
 def _read_rule(raw: Any, where: str) -> Rule:

@@ -21,13 +21,14 @@ from offsetkeeper.core.plan import FirstOffsets, Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched, untold, vanished
+from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched, untold, vanished, went_back
 from offsetkeeper.monitor.day import past
 from offsetkeeper.monitor.history import read_on
 from offsetkeeper.monitor.kafka_poll import KafkaPoll, KafkaSample, OfTopic
 from offsetkeeper.monitor.view import GroupSample, Health, View
 from offsetkeeper.operate.lag import FirstUnread, aged, lag_within, topics_read
 from offsetkeeper.operate.outlook import outlook
+from offsetkeeper.operate.words import WENT_BACK
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8
@@ -59,6 +60,8 @@ class Collector:
         self._dropped: SimpleQueue[Notice] = SimpleQueue()
         self._waiting: list[Notice] = []
         self._unjudged: set[str] = set()
+        self._newest: dict[str, int] = {}
+        self._told_back: set[str] = set()
         now_ms = environment.now_ms()
         unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
         self.view = View(0, now_ms, 0.0, unknown, unknown)
@@ -84,6 +87,8 @@ class Collector:
             self._alarms, notices = step(untold(self._alarms, dropped), self._rules, measured, at_ms, gone)
             told = {*before.gone}.difference(each.key.group for each in dropped if each.state == "gone")
             notices += self._tell_gone([name for name in gone if name not in told], at_ms)
+            self._told_back -= {each.key.group for each in dropped if each.state == "back"}
+            notices += self._tell_back(groups, at_ms)
         self.view = View(
             before.number + 1,
             at_ms,
@@ -128,6 +133,16 @@ class Collector:
             log.error("the store has the ledger of group %r no more", name)
         return vanished(self._rules, groups, at_ms)
 
+    def _tell_back(self, groups: Mapping[str, GroupSample], at_ms: int) -> list[Notice]:
+        """Log which ledgers went back, and return the notices. One poll may have had an old answer: two have not."""
+        back = {name: sample.went_back for name, sample in groups.items() if sample.went_back}
+        again = [name for name in back if name in self.view.groups and self.view.groups[name].went_back]
+        new = {name: back[name] for name in again if name not in self._told_back}
+        self._told_back = (self._told_back & back.keys()) | new.keys()
+        for name, what in new.items():
+            log.error("group %r: %s. %s", name, what, WENT_BACK)
+        return went_back(self._rules, new, at_ms)
+
     def _read_group(self, name: str, at_ms: int) -> GroupSample:
         before = self.view.groups.get(name) or GroupSample(0, Snapshot(name))
         try:
@@ -135,6 +150,7 @@ class Collector:
         except Exception as error:  # noqa: BLE001 - see `_alone`
             return replace(before, error=_alone(before, error))
         snapshot = before.snapshot if before.snapshot == found else found  # the same one, where nothing changed
+        self._newest[name] = newest = max(self._newest.get(name, 0), snapshot.version)
         try:
             history = read_on(self._store, snapshot, before.snapshot, before.history, at_ms)
         except Exception as error:  # noqa: BLE001 - see `_alone`
@@ -142,7 +158,7 @@ class Collector:
         moved = snapshot.generation != before.snapshot.generation  # a reset: these records were not read
         anchors = () if moved else before.anchors
         sample = GroupSample(at_ms, snapshot, history, points=before.points, growth=before.growth, anchors=anchors)
-        return replace(sample, error=history.problem, day=before.day, past_known=before.past_known)
+        return replace(sample, error=history.problem, day=before.day, past_known=before.past_known, newest=newest)
 
     def _measured(self, read: Collection[GroupSample], at_ms: int) -> tuple[dict[str, GroupSample], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""

@@ -69,6 +69,7 @@ class GroupSample:
         bounds: what Kafka holds of its topics.
         day: points of a day, oldest first, for the chart.
         past_known: whether they have what the history says of the time before the server began.
+        newest: the highest version that its ledger had at any poll; the store went back where it is lower now.
         lags_at_ms: when the lags were measured; an earlier poll's where Kafka could not be asked since.
     """
 
@@ -89,6 +90,7 @@ class GroupSample:
     lags_at_ms: int = 0
     day: Sequence[Point] = ()
     past_known: bool = False
+    newest: int = 0
 
     def with_lags(
         self, lags: Sequence[Lag], planned: Plan, ahead: Outlook, bounds: Mapping[TopicPartition, Bounds] = _NO_BOUNDS
@@ -140,6 +142,12 @@ class GroupSample:
         new = of.without_commit if self.snapshot.version else 0  # without a ledger they may be left out on purpose
         waiting = None if of.waiting is None else of.waiting + new
         return Measured(self.status, waiting, of.seconds, of.retention_used, self.error, bool(of.undated))
+
+    @property
+    def went_back(self) -> str:
+        """What the store has of its ledger and what it had, in words; empty where it did not go back."""
+        here = self.snapshot.version
+        return f"the store went back: it has version {here} of the ledger, and had {self.newest}" * (here < self.newest)
 
     @property
     def entries(self) -> Sequence[Entry]:

@@ -49,9 +49,9 @@ MEANINGS: Mapping[Status, str] = {
 
 NEXT: Mapping[Status, str] = {
     Status.LOSING_DATA: (
-        "raise `retention.ms` of the topic now; start the job if it is stopped (if the store was restored, compare "
-        "first), else make it faster (size of batches). If the start is refused because records are gone already, "
-        "`offsetkeeper plan orders` shows which; go on with `Policies(below_beginning='beginning')`"
+        "raise `retention.ms` of the topic now, and start the job if it is stopped (if the store was restored, compare "
+        "first); if it runs, make it faster (size of batches). If the start is refused because records are gone "
+        "already, `offsetkeeper plan orders` shows which; go on with `Policies(below_beginning='beginning')`"
     ),
     Status.REFUSED: "`offsetkeeper plan orders` shows each partition with its verdict; choose a policy, or reset",
     Status.TOPIC_GONE: (
@@ -73,8 +73,8 @@ NEXT: Mapping[Status, str] = {
         "after `retry_timeout_s`"
     ),
     Status.STALLED: (
-        "`offsetkeeper show orders` names host and process of the run; look at its log, stop it (SIGTERM) and "
-        "start it again. If its process is gone, start the job: it takes over"
+        "stop the run (SIGTERM) and start it again, or only start it if its process is gone: it takes over; "
+        "`offsetkeeper show orders` names host and process, and its log may say why"
     ),
     Status.HELD_BACK: "`offsetkeeper doctor orders` names the open transaction, and Kafka's command that ends it",
     Status.GROWING: (
@@ -86,6 +86,9 @@ NEXT: Mapping[Status, str] = {
         "slow set-ups"
     ),
 }
+
+WENT_BACK = "do not start the job at once: compare the ledger with the outputs first (docs/recover.md)"
+"""What to do where a store went back, whatever the status is."""
 
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.RESUME: "Kafka holds the stored position",
@@ -167,6 +170,11 @@ def first_step(status: Status | None, group: str) -> Sequence[Piece]:
     """Return the first thing to do, for a list; nothing where all is well or nothing is known."""
     step = NEXT.get(status, "") if status else ""
     return pieces(step.partition(";")[0], group)
+
+
+def next_step(status: Status | None, group: str) -> str:
+    """Return what to do, in a line without marks; empty where all is well or nothing is known."""
+    return plain(NEXT.get(status, "") if status else "", group)
 
 
 def _for(code: str, group: str) -> str:
