@@ -111,10 +111,10 @@ def test_a_checkpoint_is_shown(files: LocalFiles) -> None:
 def test_verify_exits_with_1_where_anything_is_wrong(files: LocalFiles) -> None:
     assert run("verify", str(files.path)).stdout == "0 problems, 0 harmless notes\n"
     files.delete("offsets/1")
-    assert run("verify", str(files.path)).stdout.splitlines()[-1] == "0 problems, 1 harmless notes"
+    assert run("verify", str(files.path)).stdout.splitlines()[-1] == "0 problems, 1 harmless note"
     files.delete("metadata")
     result = run("verify", str(files.path), ok=False)
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "1 problems, 1 harmless notes")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "1 problem, 1 harmless note")
     [first, _] = run_json("verify", str(files.path), ok=False)["findings"]
     assert (first["file"], first["harmless"]) == ("metadata", False)
 

@@ -6,6 +6,7 @@ import pytest
 
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.cli import inspect, lag_groups, lag_table
+from offsetkeeper.cli.output import say_table
 from offsetkeeper.core.bounds import Standing
 from offsetkeeper.operate.lag import Lag, Speed
 from offsetkeeper.operate.status import Status
@@ -54,6 +55,27 @@ def test_the_groups_in_a_list_keep_it_too() -> None:
     assert spare[-1] == "retention"
     assert lag_groups._spare([Status.LOSING_DATA, Status.HELD_BACK])[-2:] == ["held back", "retention"]
     assert sorted(lag_groups._spare([])) == sorted(spare)
+
+
+def test_a_column_without_a_value_is_left_out_before_all_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as "lost" and "held back", which nearly always have none, and not the time of the last commit."""
+    row = ("shop", "stopped", 1234, None, "1 h", "12%", None, None, None, "1 h 5 min ago")
+    say_table(lag_groups._COLUMNS, [row], spare=lag_groups._spare([Status.STOPPED]))
+    said = capsys.readouterr().out
+    assert "1 h 5 min ago" in said
+    assert "too narrow: lost, held back, caught up" in said
+    assert "a pipe (| cat) shows all" in said
+
+
+def test_the_next_step_of_the_group_is_said_below(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lag_table.say_next("my shop", Status.HELD_BACK)
+    assert capsys.readouterr().out.startswith("Next for my shop: offsetkeeper doctor 'my shop' names the open")
+    lag_table.say_next("my shop", Status.OK)
+    monkeypatch.setattr("offsetkeeper.cli.lag_table.on_terminal", lambda: False)  # a pipe has the table alone
+    lag_table.say_next("my shop", Status.HELD_BACK)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_large_group_has_a_line_for_each_topic_and_those_partitions_that_need_a_look(

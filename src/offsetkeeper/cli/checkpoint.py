@@ -14,7 +14,7 @@ from offsetkeeper.checkpoint.log_format import dump_offsets
 from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute
 from offsetkeeper.cli.modify import copy_group
-from offsetkeeper.cli.output import complain, say, say_json, say_table
+from offsetkeeper.cli.output import complain, counted, say, say_json, say_table
 from offsetkeeper.cli.targets import (
     Clip,
     DryRun,
@@ -95,7 +95,7 @@ def verify(context: typer.Context, place: Place, *, as_json: options.AsJson = Fa
     else:
         for each in findings:
             say(str(each))
-        say(f"{len(wrong)} problems, {len(findings) - len(wrong)} harmless notes")
+        say(f"{counted(len(wrong), 'problem')}, {counted(len(findings) - len(wrong), 'harmless note')}")
     if wrong:
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.output import complain, say, say_exactly, say_json, say_table, shown
+from offsetkeeper.cli.output import complain, counted, say, say_exactly, say_json, say_table, shown
 from offsetkeeper.core.batch import DEAD_LETTERS
 from offsetkeeper.core.mark import listed_name
 from offsetkeeper.core.model import Entry, Snapshot
@@ -153,4 +153,4 @@ class _Part:
         for each in self.findings[:_SHOWN]:
             say(str(each))
         more = f"; the first {_SHOWN} are shown, --json prints all" if len(self.findings) > _SHOWN else ""
-        say(f"{len(self.findings)} findings{more}")
+        say(f"{counted(len(self.findings), 'finding')}{more}")

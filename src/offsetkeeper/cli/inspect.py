@@ -11,7 +11,7 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.lag_table import usual_top
-from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds, shown
+from offsetkeeper.cli.output import complain, counted, say, say_json, say_table, seconds, shown
 from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.duration import time_text
@@ -249,7 +249,7 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
     else:
         for each in findings:
             say(str(each))
-        say(f"{len(entries)} changes checked, {len(findings)} findings")
+        say(f"{counted(len(entries), 'change')} checked, {counted(len(findings), 'finding')}")
     if any(not each.explained for each in findings):
         raise typer.Exit(1)
 

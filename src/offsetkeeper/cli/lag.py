@@ -11,7 +11,7 @@ import typer
 from offsetkeeper.checkpoint import LocalFiles, open_files
 from offsetkeeper.cli import options
 from offsetkeeper.cli.lag_groups import lag_of_all
-from offsetkeeper.cli.lag_table import Sort, say_lag, usual_top
+from offsetkeeper.cli.lag_table import Sort, say_lag, say_next, usual_top
 from offsetkeeper.cli.limits import FailOn, Limits, MaxAge, MaxLag
 from offsetkeeper.cli.output import complain, say_json, shown
 from offsetkeeper.core import environment
@@ -101,6 +101,7 @@ def lag(
                 say_json(lag_fields(name, word, found, speed) | edited_fields(differing))
             else:
                 say_lag(name, word, found, speed, sort, None if every else top or usual_top(len(found)))
+                say_next(name, word)
             if watch is None:
                 break
             before = sample

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from offsetkeeper.cli import options
+from offsetkeeper.cli.lag_table import say_next
 from offsetkeeper.cli.limits import Limits
-from offsetkeeper.cli.output import complain, say_json, say_table, seconds, share, shown
+from offsetkeeper.cli.output import complain, counted, say_json, say_table, seconds, share, shown
 from offsetkeeper.core import environment
 from offsetkeeper.errors import BrokerUnavailable, Refused, StoreUnavailable
 from offsetkeeper.monitor.collector import Collector
@@ -15,7 +16,7 @@ from offsetkeeper.monitor.view import GroupSample, View
 from offsetkeeper.operate.status import Status
 
 _COLUMNS = ("group", "status", "records", "lost", "age", "retention", "held back", "caught up", "held by", "committed")
-_SPARE = ("caught up", "committed", "retention", "held back", "held by")  # a narrow terminal leaves the first one out
+_SPARE = ("caught up", "retention", "held back", "held by", "committed")  # a narrow terminal leaves the first one out
 _EXPLAINING = {
     Status.LOSING_DATA: "retention",
     Status.HELD_BACK: "held back",
@@ -68,10 +69,12 @@ def _say(view: View, limits: Limits, *, as_json: bool) -> bool:
         say_table(
             _COLUMNS,
             [_row(name, sample) for name, sample in samples],
-            title=f"{len(samples)} groups: {words}" if words else f"{len(samples)} groups",
+            title=f"{counted(len(samples), 'group')}: {words}" if words else counted(len(samples), "group"),
             spare=_spare(word for word, count in counts.items() if count),
             wrap=("held by",),
         )
+        if samples:
+            say_next(samples[0][0], samples[0][1].status)
     for problem in problems:
         complain(shown(problem))
     return bool(problems)

@@ -8,10 +8,12 @@ from itertools import groupby
 
 import typer
 
-from offsetkeeper.cli.output import on_terminal, say_table, seconds, share
+from offsetkeeper.cli.output import on_terminal, say, say_table, seconds, share
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.operate.lag import AHEAD, Lag, Speed, Total, total
 from offsetkeeper.operate.status import Status
+from offsetkeeper.operate.words import first_step
 
 
 class Sort(StrEnum):
@@ -76,6 +78,13 @@ def say_lag(
             f"The worst {top} of {len(lags)} partitions. --all shows all, --top N shows N, --sort changes the order",
             err=True,
         )
+
+
+def say_next(name: str, status: Status | None) -> None:
+    """Say on a terminal the first thing to do for a group; nothing where all is well."""
+    step = "".join(piece.text for piece in first_step(status, name))
+    if step and on_terminal():
+        say(f"Next for {name}: {step}. All of it: {command('doctor', name)}")
 
 
 def _spare(status: Status) -> Sequence[str]:

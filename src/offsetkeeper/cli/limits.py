@@ -63,7 +63,7 @@ class Limits:
         """
         of = of if ledger else replace(of, without_commit=0, undated_new=0)
         if status in self.fail_on:
-            yield f"{name} is {status}"
+            yield f"the status of {name} is: {status}"
         if self.max_records is not None:
             yield from self._too_many(name, of, self.max_records)
         if self.max_age_s is not None:

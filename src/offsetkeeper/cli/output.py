@@ -81,8 +81,8 @@ def say_table(
 ) -> None:
     """Print a table. In a pipe: tab-separated lines with a header, and the title after a `#`.
 
-    No cell is cut. If the table is wider than the terminal, columns are left out and named. If that is not enough, each
-    row becomes a block of lines.
+    No cell is cut. If the table is wider than the terminal, columns are left out and named: first those without a value
+    in any row, then spare ones. If that is not enough, each row becomes a block of lines.
 
     Args:
         columns: names of the columns.
@@ -102,13 +102,16 @@ def say_table(
     if title:
         say(title)
     console, widths = Console(), _widths(columns, cells, wrap)
-    shown = _fitting(widths, spare, console.width)
+    empty = [name for place, name in enumerate(columns) if cells and all(row[place] == "-" for row in cells)]
+    ranked = [*empty, *(name for name in spare if name not in empty)]
+    shown = _fitting(widths, ranked, console.width)
     if shown is None:
         _say_blocks(columns, cells)
         return
     _say_grid(console, [columns.index(name) for name in shown], columns, cells, wrap)
-    if left := [name for name in spare if name in columns and name not in shown]:
+    if left := [name for name in ranked if name in columns and name not in shown]:
         say(f"Left out, because the terminal is too narrow: {', '.join(left)}")
+        say("A wider terminal or a pipe (| cat) shows all")
 
 
 def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], wrap: Sequence[str]) -> dict[str, int]:
@@ -150,6 +153,11 @@ def _say_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
         say("")
         for name, cell in zip(columns, row, strict=True):
             say(f"{name:<{longest}}  {cell}")
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number with the name of what is counted, such as `1 group` or `2 groups`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def share(value: float | None) -> str:
