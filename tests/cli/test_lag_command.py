@@ -275,7 +275,8 @@ def test_of_many_partitions_the_worst_come_first(
     stand(store, {TopicPartition(name, number): 0 for number in range(30)})
 
     def partitions(*arguments: str) -> list[str]:
-        return [line.split("\t")[1] for line in run("lag", "shop", "--brokers", brokers, *arguments).splitlines()[2:]]
+        said = run("lag", "shop", "--brokers", brokers, *arguments).splitlines()[2:]
+        return [line.split("\t")[1] for line in said if "\t" in line]
 
     assert partitions() == [*map(str, range(30)), "all"]
     assert partitions("--top", "4")[:4] == ["all", "29", "17", "3"]
