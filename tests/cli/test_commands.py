@@ -135,8 +135,10 @@ def test_a_run_is_fenced_and_no_position_moves(desk: Desk) -> None:
     found = open_store(desk.store).load("shop")
     assert (found.owner, found.pending, desk.offsets()) == (None, begun.pending, [4, 10])
     assert "hangs (by " in desk.run("history", "shop").stdout
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced, match=r"was taken over by an operator at .* \(hangs \(by "):
         run.commit(run.batch([OffsetRange(desk.topic, 0, 4, 6)]))
+    Ledger(open_store(desk.store), "shop").acquire()
+    assert desk.run("fence", "shop", "--execute").stdout.endswith("Done. Now start the job.\n")
 
 
 def test_lag_is_told_in_records_and_in_seconds_while_nothing_runs(desk: Desk) -> None:
@@ -389,6 +391,17 @@ def test_several_groups_are_reset_at_once_and_written_to_one_csv(desk: Desk) -> 
     assert (desk.offsets(), ledger.load().positions[TopicPartition(desk.topic, 0)].offset) == ([0, 0], 0)
     desk.run("reset", "shop", "till", "--from-file", "both.csv", "--execute")
     assert (desk.offsets(), ledger.load().positions[TopicPartition(desk.topic, 0)].offset) == ([4, 10], 7)
+
+
+def test_a_reason_that_is_not_quoted_makes_no_groups_of_its_words(desk: Desk) -> None:
+    words = ("reset", "shop", "made", "again", "--topic", desk.topic, "--to-earliest")
+    with pytest.raises(Refused, match=r"has no groups made, again: nothing was changed\. Quote a reason of"):
+        desk.run(*words, "--reason", "topic", "--execute")
+    assert open_store(desk.store).groups() == ["shop"]
+    assert desk.offsets() == [4, 10]
+    Path("new.csv").write_text(f"new,{desk.topic},0,3\nother,{desk.topic},0,4\n", "utf-8")  # as after a lost store
+    desk.run("reset", "new", "other", "--from-file", "new.csv", "--execute")
+    assert sorted(open_store(desk.store).groups()) == ["new", "other", "shop"]
 
 
 def test_all_groups_have_the_shape_of_several_however_many_there_are(desk: Desk) -> None:

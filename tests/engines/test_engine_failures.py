@@ -67,6 +67,9 @@ def test_the_error_of_the_last_attempt_is_raised_with_the_ranges_on_it(lab: Lab,
     assert where == f"in batch group/{lab.token()}/1, attempt 2, ranges:\n{name} 0 0 1"
     assert "Policies(poison='quarantine') finds it" in finds
     assert len(failing.batches) == 2
+    assert (lab.history()[-1].event, lab.history()[-1].reason) == ("release", "ended by RuntimeError")
+    lab.pipeline(name).run(lab.spark, lambda _, __: None, until="caught_up")
+    assert (lab.history()[-1].event, lab.history()[-1].reason) == ("release", "end")
 
 
 def test_the_run_after_a_failure_gets_the_pending_batch_unchanged_before_any_other(lab: Lab, topic: NewTopic) -> None:

@@ -78,9 +78,9 @@ def test_alarms_are_counted_by_rule() -> None:
     assert counted(found) == [("far", 2), ("down", 1)]
 
 
-def with_speed(processed: float | None, produced: float | None, waiting: int = 7) -> GroupSample:
+def with_speed(processed: float | None, produced: float | None, waiting: int = 7, owner: str = "host:1") -> GroupSample:
     """A group that reads and grows so fast."""
-    sample = group("shop", [waiting])
+    sample = group("shop", [waiting], owner=owner)
     assert sample.total is not None
     return replace(sample, total=replace(sample.total, speed=Speed(processed, produced)))
 
@@ -88,6 +88,7 @@ def with_speed(processed: float | None, produced: float | None, waiting: int = 7
 def test_a_group_that_never_catches_up_is_not_one_of_which_nothing_is_known() -> None:
     assert with_speed(2.0, 2.0).time_to_catch_up_s == math.inf
     assert with_speed(9.0, 2.0).time_to_catch_up_s == 1
+    assert with_speed(9.0, 2.0, owner="").time_to_catch_up_s is None  # nobody reads
     assert with_speed(None, 2.0).time_to_catch_up_s is None
     assert with_speed(2.0, None).time_to_catch_up_s is None
     assert with_speed(None, None, waiting=0).time_to_catch_up_s == 0

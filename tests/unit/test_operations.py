@@ -255,7 +255,8 @@ def test_what_each_output_gets_twice_or_never_is_told(group: Group) -> None:
     ]
     assert load_plan(plan.dump(), "here") == plan
     every = "the output (Table shop.orders), output keyed (Table shop.last), output own (Function)"
-    assert notes_of(group.plan({A0: 80}))[0] == f"the results of up to 40 records that are skipped are not in {every}"
+    [skipped, *_] = notes_of(group.plan({A0: 80}))
+    assert skipped == f"the results of up to 40 records that are skipped may not be in {every}"
 
 
 def test_what_an_earlier_reset_went_over_and_a_way_back_leaves_out_is_told(group: Group) -> None:

@@ -260,6 +260,16 @@ def test_a_mirror_that_does_not_hold_the_offset_is_judged_as_any_cluster(offset:
     assert planned(stored, found, going_on).places == {P0: Position(2 if offset == 1 else 9, "other", "B")}
 
 
+def test_a_refused_start_names_the_reset_of_the_partitions_that_stop_it_alone() -> None:
+    found = dict.fromkeys((P0, P1, OTHER), Bounds(2, 9, "id"))
+    lost, kept, again = Position(1, "id"), Position(4, "id"), Position(4, "old")
+    some = planned({P0: lost, P1: kept, OTHER: again}, found).remedy
+    assert "'offsetkeeper reset g --topic orders:0 --topic payments --to-earliest' shows what that does" in some
+    assert "offsetkeeper reset" not in planned({P0: Position(10, "id")}, found).remedy  # nobody knows what was read
+    many = {TopicPartition(f"topic-{number:03}", 0): lost for number in range(99)}
+    assert "offsetkeeper reset" not in planned(many, dict.fromkeys(many, Bounds(2, 9, "id"))).remedy
+
+
 def test_an_unknown_cluster_tells_nothing_and_is_not_forgotten_once_it_is_known() -> None:
     for stored, found, known in ((None, "A", "A"), ("A", None, "A"), (None, None, None)):
         made = planned({P0: Position(4, "id", stored)}, {P0: Bounds(2, 9, "id", cluster_id=found)})

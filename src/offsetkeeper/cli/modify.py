@@ -119,7 +119,7 @@ def fence(
     """
     check_execute(execute=execute, dry_run=dry_run)
     with options.open_ledger(options.settings(store), group, read_only=True) as ledger:
-        held = fence_run(ledger, signed(reason)) if execute else ledger.load().owner
+        held = fence_run(ledger, signed(reason or "fence")) if execute else ledger.load().owner
         options.check_stored(ledger)
         pending = ledger.snapshot.pending
     if as_json:
@@ -131,7 +131,7 @@ def fence(
     say(f"{held.name} is fenced." if execute else f"{held.name} holds group {group}: --execute fences that run")
     if pending is not None:
         say(f"note: batch {pending.id} was begun and not committed: it stays, and the next start deals with it")
-    say_end(execute=execute)
+    say_end("Done. Now start the job.", execute=execute)
 
 
 def adopt(

@@ -100,6 +100,7 @@ def reset(
                 work(each.load(), each.store.address, cluster, to[group], scope, history=known_history(each))
                 for group, each in ledgers.items()
             ]
+            _check_known(ledgers if targets.from_file is None else {})
             _check_exported(ledgers, made if export and targets.from_file is None else (), scope)
         if save is not None:
             write_text(save, made[0].dump())
@@ -155,6 +156,17 @@ def _stored(ledger: Ledger, scope: Scope) -> dict[TopicPartition, int]:
     if not kept:
         raise Refused(f"group {ledger.group!r} has no positions: there is nothing to export")
     return {tp: stored[tp].offset for tp in kept}
+
+
+def _check_known(ledgers: Mapping[str, Ledger]) -> None:
+    """Check that the store has each of several groups: a word of a reason without quotes would become a group."""
+    new = [shown(group) for group, ledger in ledgers.items() if options.nothing_stored(ledger)]
+    if new and len(ledgers) > 1:
+        [address] = {ledger.store.address for ledger in ledgers.values()}
+        raise Refused(
+            f"{address} has no group{'s' * (len(new) > 1)} {', '.join(new)}: nothing was changed. Quote a reason of "
+            "several words. A new group is named alone, or with --from-file"
+        )
 
 
 def _check_free(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan]) -> None:

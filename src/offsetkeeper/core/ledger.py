@@ -13,7 +13,20 @@ from typing import Any, TypeVar
 
 from offsetkeeper.core import environment, rules, trace
 from offsetkeeper.core.batch import NO_OUTPUTS, NO_QUERIES, Batch, Output, Program, Queries, QueryBatch
-from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Having, Landed, Owner, Snapshot, check_group, latest
+from offsetkeeper.core.model import (
+    NO_CUTS,
+    RUN,
+    START,
+    Change,
+    Cuts,
+    Entry,
+    Having,
+    Landed,
+    Owner,
+    Snapshot,
+    check_group,
+    latest,
+)
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, topics_of
 from offsetkeeper.core.outside import short_text, whole_text
 from offsetkeeper.core.retry import retry
@@ -528,13 +541,24 @@ class Ledger:
         return snapshot.owner is not None and snapshot.owner.id == self._owner_id
 
     def _fenced(self, found: Snapshot, fate: str) -> Fenced:
-        owner = "an operator" if found.epoch <= self.snapshot.epoch else "a newer run that has ended since"
+        owner = "an operator" if found.epoch <= self.snapshot.epoch else self._gone_owner(found)
         if found.owner is not None:
             owner = f"{found.owner.name or found.owner.id} (epoch {found.owner.epoch})"
         return Fenced(
             f"group {self.group!r} in {self.store.address} was taken over by {owner}; {fate}. This run must stop"
             + (f". {gone}" if (gone := self._gone(found)) else "")
         )
+
+    def _gone_owner(self, found: Snapshot) -> str:
+        """Return who took the group last and gave it back: an operator, as `fence` does, or a run."""
+        try:
+            newest = self.history(MARGIN) if Ability.HISTORY in self.store.abilities else ()
+        except StoreError:
+            newest = ()
+        last = next((entry for entry in newest if entry.event == "acquire" and entry.version <= found.version), None)
+        if last is None or last.reason in {"", RUN, START}:
+            return "a newer run that has ended since"
+        return f"an operator at {last.actor} ({last.reason})"
 
     def _is_stored(self, change: Change, found: Snapshot) -> bool | None:
         """Whether a change is stored; None if it may still be on its way, or no history entry has its version."""

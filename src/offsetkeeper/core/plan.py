@@ -20,6 +20,7 @@ GIVEN_AGAIN       the user gave it to an earlier start too, and          always 
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -122,6 +123,8 @@ class Policies:
 
 
 _ALWAYS = {Verdict.MISSING, Verdict.GIVEN_AGAIN}
+_BY_RESET = {Verdict.BELOW_BEGINNING, Verdict.RECREATED}
+_LONGEST_COMMAND = 300  # characters
 _WAYS = {
     Verdict.MISSING: "The store has lost positions, as by a clean-up: put them back, reset them, or give them.",
     Verdict.FIRST_RUN: "The store has no position of these topics: if the program has run before, look whether the URL "
@@ -250,7 +253,8 @@ class Plan:
         asked = sorted({row.policy for row in stops if row.verdict not in _ALWAYS})
         ways = [_to_start(self.group, asked, elsewhere=Verdict.ELSEWHERE in verdicts)]
         ways *= bool(verdicts - {Verdict.GIVEN_AGAIN})
-        return " ".join([*ways, *(way for verdict, way in _WAYS.items() if verdict in verdicts)])
+        ways += [_by_reset(self.group, self.rows)] * bool(verdicts and verdicts <= _BY_RESET)
+        return " ".join([*filter(None, ways), *(way for verdict, way in _WAYS.items() if verdict in verdicts)])
 
     def counts(self) -> dict[str, int]:
         """Return the number of partitions with each verdict, and the offsets lost, skipped and replayed."""
@@ -462,6 +466,20 @@ def _to_start(group: str, stopping: Sequence[str], *, elsewhere: bool) -> str:
         f"To start anyway, {address}give policies=Policies({', '.join(f'{name}=…' for name in words)}), where {each}: "
         f"'{shown}' shows what one does. Or give offsets for these partitions."
     )
+
+
+def _by_reset(group: str, rows: Sequence[PlanRow]) -> str:
+    """Return the reset that lets a run start without another release; empty if it has too many names."""
+    topics: dict[str, list[PlanRow]] = {}
+    for row in rows:
+        topics.setdefault(row.topic_partition.topic, []).append(row)
+    names = []
+    for topic, known in topics.items():
+        stops = [str(row.topic_partition.partition) for row in known if row.stops]
+        names += [topic if len(stops) == len(known) else f"{topic}:{','.join(stops)}"] * bool(stops)
+    named = " ".join(f"--topic {shlex.quote(name)}" for name in names)
+    shown = command("reset", group, f"{named} --to-earliest")
+    return f"Without another release: '{shown}' shows what that does." if len(shown) <= _LONGEST_COMMAND else ""
 
 
 def _row_dict(row: PlanRow) -> dict[str, Any]:

@@ -212,8 +212,8 @@ class Loop:
             yield
         except (StoreUnavailable, OutcomeUnknown):
             raise  # a release would have to wait too: the next run takes the group over
-        except BaseException:
-            release(self.ledger)
+        except BaseException as error:
+            release(self.ledger, error)
             raise
 
     def _work(self, ends: Offsets | None) -> None:
@@ -316,21 +316,22 @@ class Loop:
         self.on_batch(progress)
 
 
-def release(ledger: Ledger, *, rejoin: bool = False) -> None:
+def release(ledger: Ledger, error: BaseException | None = None, *, rejoin: bool = False) -> None:
     """Release the group if possible.
 
     Args:
         ledger: ledger of the group.
+        error: what ended the run; the history gets its class alone, as its text may have values of records.
         rejoin: whether another process may have written since.
     """
     try:
         if rejoin:
             ledger.join(ledger.owner_id)
-        ledger.release(reason="end")
+        ledger.release(reason="end" if error is None else f"ended by {type(error).__name__}")
     except Fenced:
         pass  # the newer owner has the group
-    except OffsetkeeperError as error:
-        log.warning("group %r could not be released; the next run takes it over: %s", ledger.group, error)
+    except OffsetkeeperError as refused:
+        log.warning("group %r could not be released; the next run takes it over: %s", ledger.group, refused)
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:

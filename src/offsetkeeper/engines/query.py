@@ -69,8 +69,8 @@ def _open_stream(engine: Loop, asked: QueryRun, query: Builder | None, output_mo
         if guard.reach is not None and guard.begins() and guard.lacks(plan):
             rebuild.begin(asked, engine.spark, engine.ledger, plan, guard.reach, guard.history())
         return _stream(engine, asked, plan)
-    except BaseException:
-        release(engine.ledger)
+    except BaseException as error:
+        release(engine.ledger, error)
         raise
 
 
@@ -144,7 +144,7 @@ class Stream:
             log.warning("a batch of group %r is still running: the group is not released", delivery.ledger.group)
             return
         try:
-            release(delivery.ledger, rejoin=True)
+            release(delivery.ledger, self.write.error, rejoin=True)
         finally:
             delivery.ledger.store.close()
 

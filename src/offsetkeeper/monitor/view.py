@@ -171,11 +171,16 @@ class GroupSample:
 
     @property
     def time_to_catch_up_s(self) -> float | None:
-        """Seconds until nothing waits, infinite where it is never; None where that is not known."""
+        """Seconds until nothing waits, infinite where it is never; None where that is not known.
+
+        If no run holds the group, its speed is of the past.
+        """
         speed = None if self.total is None else self.total.speed
         if self.waiting is None or speed is None or (self.waiting and None in speed):
             return None
         seconds = speed.catch_up_s(self.waiting)
+        if seconds and self.snapshot.version and self.snapshot.owner is None:
+            return None
         return math.inf if seconds is None else seconds
 
     @property

@@ -156,7 +156,7 @@ def _effects(plan: ResetPlan) -> list[str]:
         )
     every = [each for some in names.values() for each in some]
     if never and every:
-        notes.append(f"the results of up to {never} records that are skipped are not in {listed(every, ', ')}")
+        notes.append(f"the results of up to {never} records that are skipped may not be in {listed(every, ', ')}")
     return notes
 
 

@@ -65,7 +65,8 @@ NEXT: Mapping[Status, str] = {
     ),
     Status.FAILING: "read the job's log and errors; bad records go into dead letters",
     Status.STOPPED: (
-        "start the job (if the store was restored, compare first); `offsetkeeper history orders` shows its last changes"
+        "start the job (if the store was restored, compare first); `offsetkeeper history orders` shows its last "
+        "changes, and the class of an error that ended it"
     ),
     Status.OUTPUT_AWAY: (
         "`offsetkeeper history orders` says since when, and what the output answers (of a function only the class of "
@@ -108,7 +109,7 @@ VERDICTS: Mapping[Verdict, str] = {
 
 EVENTS: Mapping[str, str] = {
     "acquire": "a run took the group; an older run is fenced",
-    "release": "a run gave the group back",
+    "release": "a run gave the group back; the reason has the class of an error that ended it",
     "place": "a start set positions: a first run, new partitions, offsets by hand, or a policy",
     "begin": "the ranges of a batch were stored; the batch is pending",
     "mark": "one of several outputs has the pending batch",
