@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import itertools
 import sqlite3
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from multiprocessing.pool import ThreadPool
+from multiprocessing.pool import AsyncResult, ThreadPool
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ DELAYED = type("Delayed", (DASK,), {"__module__": "dask.delayed"})
         (zip([1], strict=True), "a zip, and nothing runs it"),
         (itertools.starmap(print, [(1,)]), "a starmap, and nothing runs it"),
         (rows(), "a generator, and nothing runs it"),
+        (iter(int, 1), "a callable_iterator, and nothing runs it"),
         (Future(), "a Future, and nothing waits for it"),
     ],
     ids=lambda value: type(value).__name__,
@@ -83,10 +85,44 @@ def test_what_a_pool_has_been_given_is_refused_though_it_may_run() -> None:
         ]
 
 
+def test_work_that_a_function_has_waited_for_is_its_own_affair() -> None:
+    with ThreadPoolExecutor(1) as threads, ThreadPool(1) as pool:
+        futures = [threads.submit(len, "ab")]
+        results: list[AsyncResult[Any]] = [pool.apply_async(len, ["ab"]), pool.map_async(int, ["1"])]
+        wait(futures)
+        for each in results:
+            each.wait()
+        assert [unwritten(futures), unwritten(results), unwritten(asyncio.run(awaited(len, "ab")))] == [""] * 3
+
+
+def test_work_that_was_waited_for_and_has_failed_is_refused() -> None:
+    """`wait` raises nothing."""
+    dropped: Future[int] = Future()
+    dropped.cancel()
+    with ThreadPoolExecutor(1) as threads, ThreadPool(1) as pool:
+        future, result = threads.submit(int, "a"), pool.apply_async(int, ["a"])
+        wait([future])
+        result.wait()
+        assert [unwritten([each]) for each in (future, result, dropped, asyncio.run(awaited(int, "a")))] == [
+            "a Future, which has failed, and nothing asks for its error",
+            "an ApplyResult, which has failed, and nothing asks for its error",
+            "a Future, which has failed, and nothing asks for its error",
+            "a Future, which has failed, and nothing asks for its error",
+        ]
+
+
+async def awaited(function: Callable[[str], int], given: str) -> asyncio.Future[int]:
+    """Return a future that is done."""
+    future = asyncio.get_running_loop().run_in_executor(None, function, given)
+    await asyncio.wait([future])
+    return future
+
+
 def test_a_value_whose_work_is_done_is_the_function_s_own_affair() -> None:
     """A cursor has run its statement, and a file has what was written: both are iterators."""
     with closing(sqlite3.connect(":memory:")) as connection:
         cursor = connection.execute("create table t (a int)")
         assert isinstance(cursor, Iterator)
         done = [cursor, io.StringIO("text"), None, 3, "text", b"bytes", [1, (2,)], {"rows": 4}, range(3), Exception()]
+        done += [iter([1]), iter((1,)), iter({1}), iter({1: 2}), iter({1: 2}.items()), reversed([1]), iter(range(3))]
         assert [unwritten(value) for value in done] == [""] * len(done)

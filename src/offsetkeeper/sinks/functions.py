@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from multiprocessing.pool import AsyncResult
-from types import MappingProxyType
+from types import GeneratorType, MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core.batch import Batch
@@ -36,9 +37,11 @@ _UNWRITTEN = MappingProxyType(
         "dask": frozenset({"DaskMethodsMixin"}),
     }
 )
-_LATER = Future, AsyncResult  # whether the work is ever done, and its error, is known to who asks them
-# Iterators that compute nothing before they are read. Files and cursors are iterators too, and their work is done.
-_LAZY = frozenset({"builtins", "itertools", "multiprocessing"})
+_LATER = Future, asyncio.Future, AsyncResult  # whether the work is ever done, and its error, is known to who asks them
+# Iterators that compute nothing before they are read. Files, cursors and those of a list are iterators too, and their
+# work is done.
+_LAZY = map, filter, zip, enumerate, GeneratorType, type(iter(int, 1))
+_LAZY_PACKAGES = frozenset({"itertools", "multiprocessing"})
 _NOT_RUN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
@@ -154,7 +157,8 @@ def unwritten(returned: object) -> str:
     """Return why what a function returned lacks in its output, as in "a DataFrame, and nothing writes it"; else "".
 
     It is a frame, an RDD, or a writer that was never told to save, also within a collection. Or it is a coroutine, a
-    generator or such an iterator as `map`, which Python has not run. Or it is a future, whose error nobody sees.
+    generator or such an iterator as `map`, which Python has not run. Or it is a future that may still fail, or has
+    failed: nobody sees its error.
     """
     if isinstance(returned, Mapping | list | tuple | deque | AbstractSet | ValuesView):
         each = returned.values() if isinstance(returned, Mapping) else returned
@@ -164,13 +168,27 @@ def unwritten(returned: object) -> str:
     if any(name in _UNWRITTEN.get(package, ()) for package, name in kinds):
         return f"{_one(returned)}, and nothing writes it"
     if isinstance(returned, _LATER):
-        return f"{_one(returned)}, and nothing waits for it"
-    lazy = isinstance(returned, Iterator) and kinds[0][0] in _LAZY
+        return _unfinished(returned)
+    lazy = isinstance(returned, _LAZY) or (isinstance(returned, Iterator) and kinds[0][0] in _LAZY_PACKAGES)
     if lazy or inspect.isawaitable(returned) or inspect.isasyncgen(returned):
         if inspect.iscoroutine(returned):
             returned.close()  # else Python warns of it, beside the error
         return f"{_one(returned)}, and nothing runs it"
     return ""
+
+
+def _unfinished(later: Future[Any] | asyncio.Future[Any] | AsyncResult[Any]) -> str:
+    """Return why work that was given to others is not known to be done; empty if it is, and without an error."""
+    if isinstance(later, AsyncResult):
+        done = later.ready()
+        good = done and later.successful()
+    else:
+        done = later.done()
+        good = done and not later.cancelled() and later.exception() is None
+    if good:
+        return ""
+    why = "which has failed, and nothing asks for its error" if done else "and nothing waits for it"
+    return f"{_one(later)}, {why}"
 
 
 def _one(returned: object) -> str:
