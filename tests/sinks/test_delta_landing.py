@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -469,7 +471,7 @@ def test_a_restore_that_was_undone_is_no_hindrance(path: str, *, by_time: bool) 
     landed, whole = Landed(2, target or ""), [(1, "mine1"), (2, "mine2")]
     for version in (0, 1):
         os.utime(Path(path, "_delta_log", f"{version:020}.json"), (version + 1, version + 1))
-    told = f"version 3 restored the table to {'a time: it is unknown' if by_time else 'before version 2'}"
+    told = "version 3 restored the table to before version 2"
 
     deltalake.DeltaTable(path).restore(datetime.fromtimestamp(3, UTC) if by_time else 1)
     assert rows(path) == whole[:1]
@@ -532,6 +534,82 @@ def test_a_restore_that_takes_back_a_batch_that_the_ledger_has_not_committed_is_
     deltalake.DeltaTable(path).restore(there)
     assert not once.write(None, batch_of(3), landed).used  # type: ignore[arg-type]
     assert [row for row in rows(path) if row[0] != 8] == [*[(1, "mine1")] * (not first), *[(3, "mine3")] * len(ids)]
+
+
+def dated(path: str, version: int, at: float) -> None:
+    """Give the file of a version another time, by which a RESTORE goes, in seconds since 1970."""
+    os.utime(Path(path, "_delta_log", f"{version:020}.json"), (at, at))
+
+
+def committed(path: str, version: int, at: float) -> None:
+    """Give a version another time, as if it had been committed then."""
+    file = Path(path, "_delta_log", f"{version:020}.json")
+    file.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{int(at * 1000)}', file.read_text()))
+    dated(path, version, at)
+
+
+@pytest.mark.parametrize("target", ["known", ""])
+def test_a_restore_to_a_time_that_takes_back_a_batch_that_the_ledger_has_not_committed_is_noticed(
+    path: str, target: str
+) -> None:
+    """It counted as landed by its mark, and its rows were lost."""
+    way, now = prepared(path), time.time()
+    landed = write(way, path, 1, Landed(), 1)
+    landed = landed if target else landed._replace(target="")
+    write(way, path, 2, landed, 2)
+    committed(path, 0, now - 900)
+    committed(path, 1, now - 800)
+    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now - 100, UTC))
+    assert rows(path) == [(1, "mine1")]
+    once = Once(way, "")
+    with pytest.raises(MarkBehind, match=r"version 3 restored the table to before version 2, which has batch 2"):
+        once.make_void(batch_of(2), landed)
+    assert once.make_void(batch_of(2), Landed(2)).landing is Landing.VOID
+    write(way, path, 3, Landed(2), 2)
+    assert rows(path) == [(1, "mine1"), (2, "mine3")]
+
+
+def test_a_batch_is_not_taken_for_landed_where_it_is_unknown_whether_a_restore_kept_it(path: str) -> None:
+    """Writers and file systems have their own clocks."""
+    way, now = prepared(path), time.time()
+    landed = write(way, path, 1, Landed(), 1)
+    write(way, path, 2, landed, 2)
+    for version, at in enumerate((now - 900, now - 800, now + 30)):
+        dated(path, version, at)
+    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now + 10, UTC))
+    assert rows(path) == [(1, "mine1")]
+    with pytest.raises(MarkBehind, match=r"restored the table to a time: it is unknown whether it kept version 2"):
+        Once(way, "").make_void(batch_of(2), landed._replace(target=""))
+    assert Once(way, "").make_void(batch_of(2), Landed(2)).landing is Landing.VOID
+
+
+def test_a_restore_to_a_time_that_keeps_a_batch_is_no_hindrance(path: str) -> None:
+    way, now = prepared(path), time.time()
+    landed = write(way, path, 1, Landed(), 1)
+    write(way, path, 2, landed, 2)
+    deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["wrong"]}, SCHEMA), mode="append")
+    for version, at in enumerate((now - 900, now - 800, now - 700, now + 900)):
+        dated(path, version, at)
+    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now + 300, UTC))
+    whole = [(1, "mine1"), (2, "mine2")]
+    assert rows(path) == whole
+    for known in (landed, landed._replace(target=""), Landed(2)):
+        assert Once(way, "").make_void(batch_of(2), known).landing is Landing.LANDED
+    write(way, path, 3, Landed(2, "2"), 3)
+    assert rows(path) == [*whole, (3, "mine3")]
+
+
+def test_the_restore_that_took_a_batch_back_is_named_though_a_later_one_is_to_a_time(path: str) -> None:
+    way, now = prepared(path), time.time()
+    landed = write(way, path, 1, Landed(), 1)
+    write(way, path, 2, landed, 2)
+    deltalake.DeltaTable(path).restore(1)
+    deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["wrong"]}, SCHEMA), mode="append")
+    dated(path, 4, now + 900)
+    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now + 300, UTC))
+    assert rows(path) == [(1, "mine1")]
+    with pytest.raises(MarkBehind, match=r"version 3 restored the table to before version 2, which has batch 2"):
+        Once(way, "").make_void(batch_of(2), landed._replace(target=""))
 
 
 def test_a_batch_that_a_restore_has_taken_back_can_be_dropped_once_that_is_adopted(path: str) -> None:

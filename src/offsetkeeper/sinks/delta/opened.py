@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -22,9 +22,7 @@ from offsetkeeper.sinks.sink import MarkKey
 USER_METADATA = "userMetadata"
 """Where a commit keeps a text of its writer; `DESCRIBE HISTORY` of Spark shows it too."""
 
-UNKNOWN = -1
-"""What a RESTORE to a time goes back to: only the times of all entries of the log would tell."""
-
+_CLOCKS_MS = 60_000  # the times of a log are those of its writers, and a RESTORE goes by those of its files
 _TAKE_ROWS = ("DELETE", "TRUNCATE", "REPLACE", "CREATE OR REPLACE")
 _MANAGED = "when loading a catalog-managed table"
 _POINTER = "_delta_log/_last_checkpoint"
@@ -59,7 +57,8 @@ def held(folder: Folder) -> Held:
     changed: list[str] = []
     for entry in standing(entries):
         version = entry["version"]
-        if restored_to(entry) == UNKNOWN:
+        to = restored_to(entry, entries)
+        if to is not None and to.surely < to.perhaps:
             return Held(tuple(found[::-1]), f"version {version} restores it to a time, and what that kept is unknown")
         batch = HeldBatch.of(f"version {version}", _metadata(entry))
         if batch is not None:
@@ -71,18 +70,25 @@ def held(folder: Folder) -> Held:
     return Held(tuple(found[::-1]), lacks, ", ".join(changed[::-1]) if found else "")
 
 
-def standing(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+class RestoredTo(NamedTuple):
+    """The version that a RESTORE goes back to: `surely` or a later one, up to `perhaps`; -1 is before the first."""
+
+    surely: int
+    perhaps: int
+
+
+def standing(entries: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the commits of a log from which its table comes, the newest first, as `entries` are.
 
-    Those that a RESTORE has taken back are left out, so a RESTORE that was itself taken back takes nothing back. After
-    one to a time it is unknown what it kept, and all are yielded.
+    Those that a RESTORE has taken back are left out, so a RESTORE that was itself taken back takes nothing back. Those
+    that a RESTORE to a time may have kept are yielded.
     """
     reached: int | None = None
     for entry in entries:
         if reached is None or entry["version"] <= reached:
             yield entry
-            to = restored_to(entry)
-            reached = reached if to in {None, UNKNOWN} else to
+            to = restored_to(entry, entries)
+            reached = reached if to is None else to.perhaps
 
 
 def has_batch(entry: Mapping[str, Any], key: MarkKey, mark: OutputMark) -> bool:
@@ -90,12 +96,30 @@ def has_batch(entry: Mapping[str, Any], key: MarkKey, mark: OutputMark) -> bool:
     return tells(_metadata(entry), key, mark)
 
 
-def restored_to(entry: Mapping[str, Any]) -> int | None:
-    """Return the version that a RESTORE goes back to, `UNKNOWN` of one to a time; None of another commit."""
-    if entry.get("operation") != "RESTORE":
+def is_restore(entry: Mapping[str, Any]) -> bool:
+    """Return whether a commit of a log is a RESTORE."""
+    return bool(entry.get("operation") == "RESTORE")
+
+
+def restored_to(entry: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> RestoredTo | None:
+    """Return what a RESTORE goes back to; None of another commit.
+
+    Args:
+        entry: the commit.
+        entries: the commits of the log, as far back as it matters.
+    """
+    if not is_restore(entry):
         return None
-    to = str(entry.get("operationParameters", {}).get("version"))
-    return int(to) if to.isdecimal() else UNKNOWN
+    parameters = entry.get("operationParameters", {})
+    to, time = str(parameters.get("version")), str(parameters.get("datetime"))
+    if to.isdecimal():
+        return RestoredTo(int(to), int(to))
+    times = {each["version"]: each.get("timestamp") for each in entries if each["version"] < entry["version"]}
+    until = [version for version, at in times.items() if at is None or at <= int(time)] if time.isdecimal() else []
+    if not times or not time.isdecimal() or (0 in times and not until):  # Spark's has no zone; none is before the table
+        return RestoredTo(-1, entry["version"] - 1)
+    later = min((v for v, at in times.items() if at is None or at > int(time) - _CLOCKS_MS), default=entry["version"])
+    return RestoredTo(max((v for v in times if v < later), default=-1), max(until, default=min(times) - 1))
 
 
 def _takes_rows(entry: Mapping[str, Any]) -> bool:
