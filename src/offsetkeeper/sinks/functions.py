@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
+from datetime import date
+from decimal import Decimal
 from multiprocessing.pool import AsyncResult
 from types import GeneratorType, MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +39,7 @@ _UNWRITTEN = MappingProxyType(
         "dask": frozenset({"DaskMethodsMixin"}),
     }
 )
+_PLAIN = str, bytes, bytearray, int, float, Decimal, date
 _LATER = Future, asyncio.Future, AsyncResult  # whether the work is ever done, and its error, is known to who asks them
 # Iterators that compute nothing before they are read. Files, cursors and those of a list are iterators too, and their
 # work is done.
@@ -160,6 +163,8 @@ def unwritten(returned: object) -> str:
     generator or such an iterator as `map`, which Python has not run. Or it is a future that may still fail, or has
     failed: nobody sees its error.
     """
+    if returned is None or isinstance(returned, _PLAIN):  # soon: it may be each cell of all collected rows
+        return ""
     if isinstance(returned, Mapping | list | tuple | deque | AbstractSet | ValuesView):
         each = returned.values() if isinstance(returned, Mapping) else returned
         return next(filter(None, map(unwritten, each)), "")
