@@ -404,6 +404,14 @@ def test_a_reason_that_is_not_quoted_makes_no_groups_of_its_words(desk: Desk) ->
     assert sorted(open_store(desk.store).groups()) == ["new", "other", "shop"]
 
 
+def test_a_group_that_was_a_typo_is_forgotten_and_stays_as_a_name(desk: Desk) -> None:
+    desk.run("reset", "shpo", "--topic", desk.topic, "--to-earliest", "--execute")
+    desk.run("forget", "shpo", desk.topic, "--execute")
+    found = {each["group"]: each["status"] for each in desk.json("lag")}
+    assert found == {"shop": "stopped", "shpo": "ok"}
+    assert [entry["event"] for entry in desk.json("history", "shpo")] == ["forget", "rewind"]
+
+
 def test_all_groups_have_the_shape_of_several_however_many_there_are(desk: Desk) -> None:
     """A script that reads it today still can when there is a second group."""
     everything = ("reset", "--all-groups", "--all-topics", "--to-current")

@@ -52,6 +52,7 @@ def test_state_is_kept_where_the_outputs_that_miss_a_batch_are_taken_away(lab: S
     sink = Outputs(first=ends.output("first"), second=fail)
     with pytest.raises(RuntimeError, match="the output is away"):
         lab.follow(name, sink=sink, query=distinct, attempts=1)
+    assert [entry.reason for entry in lab.history() if entry.event == "release"] == ["ended by RuntimeError"]
     lab.produce(name, "a", "b")
     lab.follow(name, sink=Outputs(first=ends.output("first")), query=distinct)
     assert ends.got["first"] == ["a", "b"]
