@@ -370,3 +370,42 @@ def test_a_copy_of_the_ledgers_server_is_not_taken_for_it(
         assert count() == 3
     with closing(open_store(mariadb_server.url(shop))) as store:
         assert isinstance(Table(mariadb_server.url(shop), "records").prepare(store, Guarantee.EXACTLY_ONCE), Joiner)
+
+
+def test_a_lock_of_the_server_that_another_session_keeps_is_waited_for_shorter_than_an_answer(
+    mariadb_server: MariaDBServer, shop: str
+) -> None:
+    """The connection broke, and the start said that the server was away."""
+    url = f"{mariadb_server.url(shop)}?timeout=2"
+    with pymysql.connect(host="127.0.0.1", port=mariadb_server.port, user="root") as other, other.cursor() as cursor:
+        cursor.execute("select get_lock('offsetkeeper.identity', 0)")
+        assert cursor.fetchall() == ((1,),)
+        assert isinstance(prepared(url, Guarantee.EXACTLY_ONCE, store=url), Joiner)
+
+
+def test_the_holder_of_the_lock_may_change_while_two_answers_are_compared(
+    mariadb_server: MariaDBServer, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the table would be written by a mark, and the next start by the ledger's transaction."""
+    url, holders = f"{mariadb_server.url(shop)}?timeout=2", iter([7, 8, 9, 9])
+    monkeypatch.setattr("offsetkeeper.sinks.mysql.database_identity", lambda _: f"server:lock={next(holders)}")
+    with closing(open_store(url)) as store:
+        monkeypatch.setattr(store, "identity", lambda: f"server:lock={next(holders)}")
+        assert isinstance(Table(url, "records").prepare(store, Guarantee.EXACTLY_ONCE), Joiner)
+
+
+def test_the_lock_of_the_server_is_given_back_whatever_the_store_says(
+    mariadb_server: MariaDBServer, shop: str, execute: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection lives on in its pool, and other starts waited ten seconds for it."""
+
+    def away() -> str:
+        raise StoreUnavailable("away")
+
+    url = mariadb_server.url(shop)
+    with closing(open_store(url)) as store:
+        monkeypatch.setattr(store, "identity", away)
+        table = Table(url, "records")
+        with pytest.raises(SinkError, match="away"):
+            table.prepare(store, Guarantee.EXACTLY_ONCE)
+        assert execute("select is_free_lock('offsetkeeper.identity')") == [(1,)]

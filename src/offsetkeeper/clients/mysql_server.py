@@ -100,7 +100,7 @@ def triggers(connection: Connection, schema: str, names: Sequence[str], timing: 
 
 _NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # each server has some of them
 _LOCK = "offsetkeeper.identity"
-_LOCK_S = 10
+_LONGEST_S = 10
 
 
 def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
@@ -121,10 +121,14 @@ def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
 def identity_lock(connection: Connection) -> Iterator[None]:
     """Hold a lock of the server in the block; its holder is a part of each identity that the server tells meanwhile.
 
-    Clusters that allow no such locks go without, as their servers have names of their own.
+    Clusters that allow no such locks go without, as their servers have names of their own. Where another session keeps
+    the lock for long, its holder shows the server as well, but may change meanwhile.
     """
+    seconds = min(_LONGEST_S, connection.locks // 2)  # the connection waits for an answer for `locks` seconds or more
     with suppress(pymysql.Error):  # a lost connection is told by the next statement
-        connection.execute("SELECT GET_LOCK(%s, %s)", (_LOCK, _LOCK_S))
-    yield
-    with suppress(pymysql.Error):
-        connection.execute("SELECT RELEASE_LOCK(%s)", (_LOCK,))
+        connection.execute("SELECT GET_LOCK(%s, %s)", (_LOCK, seconds))
+    try:
+        yield
+    finally:
+        with suppress(pymysql.Error):
+            connection.execute("SELECT RELEASE_LOCK(%s)", (_LOCK,))

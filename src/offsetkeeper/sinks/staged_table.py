@@ -182,8 +182,8 @@ class StagedTable(Generic[C, S]):
             return False
 
         def same(connection: C) -> bool:
-            with lock(connection):
-                return store.identity() == identity(connection)
+            with lock(connection):  # the second time, as another session's lock may end between two answers
+                return any(store.identity() == identity(connection) for _ in range(2))
 
         return self._database.run(same)
 
