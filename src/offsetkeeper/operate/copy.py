@@ -17,7 +17,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
-from shlex import quote
 from typing import Any, NamedTuple
 
 from offsetkeeper.core import environment
@@ -170,7 +169,7 @@ def _checked(
     origin, ledger = (Ledger(store, group, retry_timeout_s=retry_timeout_s, name=_COPY) for store in (source, target))
     _check_two_places(origin, ledger)
     wanted = in_format(_wanted(origin, force=force), number)
-    _check_target(ledger, wanted, source.address, overwrite=overwrite)
+    _check_target(ledger, wanted, overwrite=overwrite)
     return origin, ledger, wanted
 
 
@@ -203,14 +202,14 @@ def _entries(origin: Ledger, target: Store, limit: int) -> Sequence[Entry]:
     return origin.history(limit)[::-1]
 
 
-def _check_target(ledger: Ledger, wanted: Snapshot, source: str, *, overwrite: bool) -> None:
+def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
     """Refuse a target that a run holds, or that has other content which may not be replaced."""
     found, where, group = _rows(ledger.snapshot, wanted), f"{ledger.store.address} has", repr(ledger.group)
     if lost := sorted(wanted.missing & found.rows.keys()):
         raise NotAllowed(
             f"{where} a position of {lost[0]}, which the source has lost. First put it back there (offsetkeeper "
-            f"reset --store {quote(source)}), or take it out of the source: "
-            f"{forget_command(ledger.group, lost[0], source)}"
+            "reset), or take it out, both with --store of the source (with all its settings): "
+            f"{forget_command(ledger.group, lost[0])}"
         )
     if found.owner is not None and not _is_copy(found.owner):
         raise Fenced(f"{where} group {group} held by {found.owner.name}: stop that run first")
@@ -222,7 +221,7 @@ def _check_target(ledger: Ledger, wanted: Snapshot, source: str, *, overwrite: b
     if extra and not found.version:
         raise NotAllowed(
             f"{where} a position of {extra[0]}, which the source does not have: take it out of the target "
-            f"first: {forget_command(ledger.group, extra[0], ledger.store.address)}"
+            f"first, with --store of the target (with all its settings): {forget_command(ledger.group, extra[0])}"
         )
     if 0 < wanted.format < FORMAT and (left := extra or sorted(found.forgotten.keys() - wanted.positions.keys())):
         why = "which the source does not have" if extra else "which was forgotten"

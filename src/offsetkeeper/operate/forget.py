@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +13,14 @@ from offsetkeeper.errors import SettingsError, listed
 from offsetkeeper.operate.scope import Scope
 
 
-def forget_command(group: str, tp: TopicPartition, store: str = "") -> str:
+def forget_command(group: str, tp: TopicPartition) -> str:
     """Return the command that takes out one position, for a shell.
 
     Args:
         group: the consumer group.
         tp: the partition.
-        store: address of the store, if it is not clear which one is meant.
     """
-    return command("forget", group, f"--store {shlex.quote(store)}" if store else "", f"{tp.topic}:{tp.partition}")
+    return command("forget", group, "", f"{tp.topic}:{tp.partition}")
 
 
 @dataclass(frozen=True, slots=True)
