@@ -61,13 +61,13 @@ _Converter = tuple[int, str, Callable[[Any], Any]]
 _TABLE = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = ?"  # a virtual table has no page
 _STRICT = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
 _STRICT_SINCE = (3, 37, 0)
-_TRIGGERS = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
+_TRIGGERS = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
 _DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
-# SQLite's DO UPDATE is one OR ABORT, which counts in the statements of the triggers that it fires.
-_OVERRIDDEN = re.compile(
-    r"\bupdate\b.*?\bbegin\b.*?\b((insert|update)\s+or\s+(ignore|replace)|replace\s+into)\b", re.IGNORECASE | re.DOTALL
-)
+# SQLite's DO UPDATE is one OR ABORT, which counts in the statements of the triggers that it fires, instead of these.
+_OVERRIDDEN = re.compile(r"\b(?:insert|update)\s+or\s+(?:ignore|replace)\b|\breplace\s+into\b", re.IGNORECASE)
+_EACH_TRIGGER = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"
+_BROKEN = re.compile(r"(?:UNIQUE|NOT NULL) constraint failed: ([^.]+)\.")
 # Comments, texts and quoted names, which are no clauses.
 _NO_CODE = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]""", re.DOTALL)
 # The rowid alone is a primary key without an index; SQLite numbers the rows in it.
@@ -204,7 +204,24 @@ class SQLiteTable:
         try:
             return max(0, connection.executemany(statement, rows).rowcount)
         except sqlite3.Error as error:
-            raise judged(error, f"{self._address}, table {self._target}: {error}; nothing was written") from error
+            text = f"{self._address}, table {self._target}: {error}; nothing was written"
+            if name := self._overridden(connection, error):
+                raise Refused(
+                    f"{text}. An upsert overrides `or ignore`, `or replace` and `replace into` of trigger {name}: "
+                    "write `insert … on conflict do nothing` or `do update` there, and an `update` whose `where` leaves out "
+                    "what is in conflict; or use append"
+                ) from error
+            raise judged(error, text) from error
+
+    def _overridden(self, connection: sqlite3.Connection, error: sqlite3.Error) -> str:
+        """Return the trigger whose clause for a conflict in another table an upsert has overridden; else empty."""
+        broken = _BROKEN.match(str(error))
+        if not self._target.key or broken is None or broken[1].lower() == self._target.table.lower():
+            return ""
+        for name, declared in connection.execute(_EACH_TRIGGER).fetchall():
+            if _OVERRIDDEN.search(_NO_CODE.sub(" ", declared)) and broken[1].lower() in declared.lower():
+                return str(name)
+        return ""
 
     def _found(self, connection: Connection, keys: Iterable[Sequence[Any]], collations: Mapping[str, str]) -> int:
         """Return how many of these rows the table has, by their keys."""
@@ -218,17 +235,10 @@ class SQLiteTable:
 
         Raises:
             Refused: it has a conflict clause too. An insert overrides the clauses of the table and of its triggers, or
-                none of them. Or an upsert overrides that of a trigger for updates.
+                none of them.
         """
         table = self._target.table
-        triggers = dict(connection.execute(_TRIGGERS, [table]).fetchall())
-        for name, declared in triggers.items() if self._target.key else ():
-            if found := _OVERRIDDEN.search(_NO_CODE.sub(" ", declared)):
-                raise Refused(
-                    f"{self._address}: trigger {name} of table {table} has {found[1]!r}, which does not count in an "
-                    "upsert, so its conflicts would be errors: write `on conflict do nothing` or `do update` at the "
-                    "end of that statement, or use append"
-                )
+        triggers = connection.execute(_TRIGGERS, [table]).fetchone() is not None
         if triggers and not self._target.fewer_rows:
             [(declared,)] = connection.execute(_DECLARED, [table])
             if _CLAUSE.search(_NO_CODE.sub(" ", declared)):
@@ -237,7 +247,7 @@ class SQLiteTable:
                     "and a trigger, whose own clauses would be lost if that one did not count: make the table without "
                     'the clause, or give fewer_rows="as the table" if that is meant'
                 )
-        return bool(triggers)
+        return triggers
 
     def _columns(self, connection: sqlite3.Connection) -> list[SQLiteColumn]:
         table = self._target.table
