@@ -441,6 +441,15 @@ def test_a_replay_from_a_time_on_tells_what_retention_may_have_deleted(url: str,
     assert run(*command, *early).exit_code == 0  # nothing was deleted
 
 
+def test_a_replay_from_a_time_on_notes_partitions_that_retention_has_emptied(url: str, fake: Fake) -> None:
+    idle = TopicPartition("a", 1)
+    group(url).place({idle: Position(4)})
+    fake.held_[A], fake.held_[idle] = Bounds(0, 20), Bounds(4, 4)
+    shown = run("replay", "shop", "--from-datetime", "1970-01-01T00:00:02Z", "--brokers", "fake:9092")
+    assert shown.exit_code == 0
+    assert "note: retention has deleted all records of these partitions, of any time: a 1\n" in shown.stdout
+
+
 def begin(
     ledger: Ledger,
     *ranges: OffsetRange,

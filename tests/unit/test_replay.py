@@ -21,6 +21,7 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay import plan_replay, plan_replay_of
 from offsetkeeper.operate.replay_plan import Replay, make_replay, record_fields
 from offsetkeeper.operate.replay_records import between, replay_records
+from offsetkeeper.operate.scope import Scope
 from offsetkeeper.readers import Source, consume
 from offsetkeeper.readers.turns import Range
 from offsetkeeper.readers.unreadable import unreadable
@@ -203,6 +204,31 @@ def test_from_a_time_on_what_retention_may_have_deleted_is_told(
     assert (made.perhaps_deleted, made.lost, made.whole) == (perhaps, 0, not perhaps)
     assert ("retention has deleted records" in made.losses) == bool(perhaps)
     assert group.again(start=max(beginning, 1)).whole  # by offsets it is known
+
+
+def test_a_partition_that_is_idle_for_long_is_no_loss_from_a_time_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code was 1, and `--partial`, which it asked for, hides what is lost indeed."""
+    group, idle = Cut(), TopicPartition("a", 1)
+    group.topic.partitions.append((4, 4, 4))
+    group.ledger.place({idle: Position(4, "id", "here")})
+    monkeypatch.setattr(ModelCluster, "offsets_for_times", lambda *_: {A: 3, idle: 4})
+    made = group.again(start=datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC))
+    assert (made.perhaps_deleted, made.emptied, made.whole, made.ranges) == ((), (idle,), True, (a(3, 6),))
+    assert made.as_dict()["emptied"] == [{"topic": "a", "partition": 1}]
+    group.topic.partitions[0] = (3, 6, 6)
+    assert group.again(start=datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)).perhaps_deleted == (A,)
+
+
+def test_a_deleted_topic_whose_position_is_lost_stops_no_replay_of_others() -> None:
+    """Kafka drops the offsets of a topic that is deleted. It was refused for a topic that nobody named."""
+    group, gone = Cut(), TopicPartition("gone", 0)
+    group.ledger.place({gone: Position(3)})
+    assert isinstance(group.ledger.store, MemoryStore)
+    del group.ledger.store.memory.positions["g"][gone]
+    assert [*group.ledger.load().missing] == [gone]
+    assert group.again().ranges == (a(0, 6),)
+    with pytest.raises(Refused, match="gone 0 does not exist"):
+        group.again(scope=Scope((gone,)))
 
 
 def test_what_retention_and_a_cut_have_taken_is_counted_once() -> None:

@@ -17,7 +17,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import TopicOption, parse_datetime, parse_scope
 from offsetkeeper.core import environment
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import SettingsError, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay import (
     Limit,
@@ -133,6 +133,8 @@ def _show(made: Replay, *, as_json: bool) -> None:
     say_table(columns, rows, title=title)
     if made.cut or made.perhaps_deleted:
         say(f"note: {made.losses}")
+    if made.emptied:
+        say(f"note: retention has deleted all records of these partitions, of any time: {listed(made.emptied, ', ')}")
     say("Nothing was read. Add --output or --process to read the records.")
 
 

@@ -39,7 +39,8 @@ def plan_replay(
     Between two times these are exactly the records whose time lies there, whatever their order. Between two offsets
     these are the records that were there when the position was stored: if an election has cut some since, others are
     not read for them. From a time on, retention may have deleted some if Kafka holds no record from before that time:
-    what is deleted tells no time. The plan has these partitions in `perhaps_deleted`.
+    what is deleted tells no time. The plan has these partitions in `perhaps_deleted`, and those that retention has
+    emptied in `emptied`: they may have been idle for long.
 
     Args:
         ledger: ledger of the group.
@@ -59,11 +60,13 @@ def plan_replay(
     partitions, topics, _ = scope
     snapshot = ledger.load()
     positions = snapshot.positions
-    every = {*positions, *snapshot.missing}  # a position that the store has lost is no reason to leave records out
+    every = {*positions, *snapshot.missing}
     bounds = cluster.bounds_of_topics({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in every})
     if missing := sorted(set(topics) - {tp.topic for tp in bounds}):
         raise Refused(f"topic {missing[0]} does not exist at {cluster.brokers}")
-    chosen = {*partitions, *(tp for tp in bounds if tp.topic in topics)} or every
+    # A position that the store has lost is no reason to leave records out, unless its topic is deleted.
+    held = {*positions, *(tp for tp in snapshot.missing if tp in bounds)}
+    chosen = {*partitions, *(tp for tp in bounds if tp.topic in topics)} or held
     there = {tp: bounds[tp] for tp in chosen if tp in bounds}
     starts = _offsets(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
     if end is None and (unknown := sorted(tp for tp in there if tp not in positions)):
@@ -76,8 +79,10 @@ def plan_replay(
     since, before = (at if isinstance(at, datetime) else None for at in (start, end))
     read = {tp: at._replace(offset=min(at.offset, ends[tp])) for tp, at in positions.items() if tp in there}
     cuts = {} if since or before else _cuts(cluster, read, bounds)  # by time, it is the records that are there now
-    perhaps = sorted(tp for tp, at in there.items() if since and 0 < at.beginning == starts[tp])
-    made = make_replay(ledger.group, wanted, positions, bounds, cuts, tuple(perhaps))
+    gone = sorted(tp for tp, at in there.items() if since and 0 < at.beginning == starts[tp])
+    emptied = tuple(tp for tp in gone if there[tp].beginning == there[tp].end)
+    perhaps = tuple(tp for tp in gone if tp not in emptied)
+    made = make_replay(ledger.group, wanted, positions, bounds, cuts, perhaps, emptied)
     return replace(made, since=since, before=before)
 
 

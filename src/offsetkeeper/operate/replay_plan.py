@@ -64,6 +64,8 @@ class Replay:
             such limit. Producers give the times, so they need not be in the order of the offsets.
         perhaps_deleted: partitions of which retention has deleted records, and Kafka holds none from before `since`:
             those that are gone may be wanted too. Sorted; `lost` does not count them.
+        emptied: partitions of which retention has deleted all records, while some from `since` on are wanted: sorted.
+            They may have been idle for long, so they are not in `perhaps_deleted`.
     """
 
     group: str
@@ -72,6 +74,7 @@ class Replay:
     since: datetime | None = None
     before: datetime | None = None
     perhaps_deleted: tuple[TopicPartition, ...] = ()
+    emptied: tuple[TopicPartition, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -120,6 +123,7 @@ class Replay:
             "lost": self.lost,
             "cut": self.cut,
             "perhaps_deleted": [tp._asdict() for tp in self.perhaps_deleted],
+            "emptied": [tp._asdict() for tp in self.emptied],
             **times,
             "stretches": stretches,
         }
@@ -132,6 +136,7 @@ def make_replay(
     bounds: Mapping[TopicPartition, Bounds],
     cuts: Cuts = NO_CUTS,
     perhaps_deleted: tuple[TopicPartition, ...] = (),
+    emptied: tuple[TopicPartition, ...] = (),
 ) -> Replay:
     """Return the plan to read these ranges again.
 
@@ -143,6 +148,7 @@ def make_replay(
         cuts: the offsets from which on other records may have taken the place of those that are wanted; -1 if that
             offset is unknown.
         perhaps_deleted: see `Replay`.
+        emptied: see `Replay`.
 
     Raises:
         Refused: a partition does not exist, its topic was created again since, or the partition ends before the
@@ -152,14 +158,15 @@ def make_replay(
     uncut = [r._replace(end=min(r.end, cuts.get(r.topic_partition, r.end))) for r in ranges]
     wrong = [problem for r in uncut if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
-        empty = ["the requested ranges are empty", *([_perhaps(perhaps_deleted)] if perhaps_deleted else [])]
+        gone = sorted((*perhaps_deleted, *emptied))
+        empty = ["the requested ranges are empty", *([_perhaps(gone)] if gone else [])]
         raise Refused(f"nothing to replay:\n  {listed(wrong or empty)}")
     stretches = tuple(
         _stretch(r, max(r.start, here.end), bounds[r.topic_partition].beginning)
         for r, here in zip(ranges, uncut, strict=True)
     )
     ids = known_ids({r.topic_partition: bounds[r.topic_partition] for r in ranges})
-    return Replay(group, stretches, ids, perhaps_deleted=perhaps_deleted)
+    return Replay(group, stretches, ids, perhaps_deleted=perhaps_deleted, emptied=emptied)
 
 
 def cuts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, int]:

@@ -208,8 +208,8 @@ class SQLiteTable:
             if name := self._overridden(connection, error):
                 raise Refused(
                     f"{text}. An upsert overrides `or ignore`, `or replace` and `replace into` of trigger {name}: "
-                    "write `insert … on conflict do nothing` or `do update` there, and an `update` whose `where` leaves out "
-                    "what is in conflict; or use append"
+                    "write `insert … on conflict do nothing` or `do update` there, and an `update` whose `where` "
+                    "leaves out what is in conflict; or use append"
                 ) from error
             raise judged(error, text) from error
 
