@@ -102,7 +102,7 @@ def test_a_batch_whose_uses_of_the_frame_end_differently_is_taken_back_as_the_er
     (offsets / str(last + 1)).write_text("\n".join([*before, later]), "utf-8")
     with pytest.raises(CheckpointMismatch, match=r"one up to 1 and one up to 2.* Use it once") as refused:
         lab.follow(name, query=thrice)
-    command = str(refused.value).partition("written: ")[2]
+    command = str(refused.value).partition("take it back: ")[2]
     arguments = shlex.split(command)
     assert arguments[0] == "offsetkeeper"
     done = CliRunner().invoke(app, [*arguments[1:], "--force"])  # the query ended less than 30 s ago
