@@ -48,6 +48,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import Landing, OutputMark, check_marks
 from offsetkeeper.core.model import Guarantee, Landed, Snapshot
+from offsetkeeper.engines.outputs import RunOutputs
 from offsetkeeper.errors import (
     BatchVoid,
     MarkBehind,
@@ -67,6 +68,7 @@ from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files
 from offsetkeeper.sinks.iceberg.history import held
 from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.outputs import Prepared
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.landers import batch_of, records
 from offsetkeeper.testing.s3 import KEY, SECRET, S3Server
@@ -536,7 +538,44 @@ def test_of_a_batch_whose_snapshot_has_expired_the_history_since_the_ledger_tell
     assert {*old}.isdisjoint(each.snapshot_id for each in lake.table("orders").snapshots())
     assert way.seen(GROUP).mark == mark(2)
     assert bool(way.lost(landed, way.seen(GROUP))) == back
-    assert way.lost(Landed(1), way.seen(GROUP)) == ""  # the ledger knows no snapshot, as an operator has adopted
+    assert bool(way.lost(Landed(1), way.seen(GROUP))) == back
+    adopted = Once(way, "").make_void(batch_of(2), Landed(2))  # then the ledger knows no snapshot
+    assert adopted.landing is (Landing.VOID if back else Landing.LANDED)
+
+
+def test_of_a_first_batch_whose_snapshot_has_expired_its_mark_tells_that_it_is_there(lake: Lake) -> None:
+    """After `adopt` nothing else tells of it: docs/lakes.md says to look. A batch of another output says nothing."""
+    way, other = lake.lander("orders"), MarkKey("billing", "other")
+    way.land(other, way.seen(other), mark(1), staged(lake, "other", 7))
+    write(way, lake, 2, Landed(), 2)
+    mine = current(lake)
+    theirs(lake, 8)
+    with lake.catalog() as catalog:
+        catalog.load_table("shop.orders").maintenance.expire_snapshots().by_ids([mine]).commit()
+    assert Once(way, "").make_void(batch_of(2), Landed(2)).landing is Landing.LANDED
+    assert lake.rows("orders")[0] == (2, "mine2")
+
+
+def test_a_batch_that_another_program_takes_over_is_there_though_its_snapshot_has_expired(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger noted the snapshot of now for the batch before, and so called the table rolled back."""
+    way = lake.lander("orders")
+    landed = write(way, lake, 1, Landed(), 1)
+    old = [current(lake)]
+    write(way, lake, 2, landed, 2)
+    old.append(current(lake))
+    theirs(lake, 8)
+    with lake.catalog() as catalog:
+        catalog.load_table("shop.orders").maintenance.expire_snapshots().by_ids(old).commit()
+    once = Once(way, "")
+    monkeypatch.setattr(RunOutputs, "ways", Prepared({"": once}, {}))
+    monkeypatch.setattr(RunOutputs, "_seen", lambda *_: {"": once.seen("billing")})
+    outputs: RunOutputs = object.__new__(RunOutputs)
+    assert outputs.landed_before(batch_of(3)) == {"": Landed(2, way.seen(GROUP).target)}
+    noted = outputs.landed_before(batch_of(2))[""]
+    assert once.make_void(batch_of(2), noted).landing is Landing.LANDED
+    assert lake.rows("orders") == [(1, "mine1"), (2, "mine2"), (8, "theirs")]
 
 
 def test_a_batch_that_a_rollback_has_taken_back_can_be_dropped_once_that_is_adopted(lake: Lake) -> None:

@@ -203,13 +203,16 @@ class RunOutputs:
     def landed_before(self, batch: Batch) -> dict[str, Landed]:
         """Return the last batch before this one in each output that keeps a mark, as the marks say it.
 
+        Where an output has this batch already, what it was before that is unknown, and so is the target then.
+
         Raises:
             SinkError: an output stayed unavailable.
         """
         most = batch.sequence - 1
         return {
-            name: Landed(min(found.mark.sequence, most) if found.mark else 0, found.target)
+            name: Landed(min(at, most), found.target if at <= most else "")
             for name, found in self._seen(self.ways.once).items()
+            for at in [found.mark.sequence if found.mark else 0]
         }
 
     def make_void(self, batch: Batch) -> Voided:

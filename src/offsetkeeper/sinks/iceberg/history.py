@@ -59,5 +59,13 @@ def has_batch(snapshot: Snapshot, key: MarkKey, mark: OutputMark) -> bool:
     return tells(_told_by(snapshot), key, mark)
 
 
+def has_earlier(snapshot: Snapshot, key: MarkKey, mark: OutputMark) -> bool:
+    """Return whether a snapshot is the one with a batch of the same output before that of a mark."""
+    batch = HeldBatch.of("", _told_by(snapshot))
+    if batch is None or (batch.group, batch.output) != key:
+        return False
+    return int(batch.batch.rpartition("/")[2]) < mark.sequence
+
+
 def _told_by(snapshot: Snapshot) -> Mapping[str, Any]:
     return {} if snapshot.summary is None else snapshot.summary.additional_properties

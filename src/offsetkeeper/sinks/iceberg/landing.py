@@ -34,7 +34,7 @@ from offsetkeeper.sinks.iceberg import bounds, task
 from offsetkeeper.sinks.iceberg.catalog import RELEASE, of_files, open_catalog, settings_of, telling, why
 from offsetkeeper.sinks.iceberg.columns import columns_of, demands, limits_of, partition_sources
 from offsetkeeper.sinks.iceberg.commit import Commit, SnapshotId
-from offsetkeeper.sinks.iceberg.history import has_batch, line
+from offsetkeeper.sinks.iceberg.history import has_batch, has_earlier, line
 from offsetkeeper.sinks.iceberg.upsert import Anew, without_keys
 from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, misfit, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
@@ -272,7 +272,7 @@ def _rolled_back(landed: Landed, table: Table) -> str:
 
 
 def _taken_back(landed: Landed, seen: Seen) -> str:
-    """Return why a table lacks the batch of its mark: no snapshot of its history since the ledger's one has it."""
+    """Return why a table lacks the batch of its mark: no snapshot of its history since an earlier batch has it."""
     assert seen.key is not None  # noqa: S101 - it is of this module
     assert seen.mark is not None  # noqa: S101 - as above
     table, now = seen.handle, SnapshotId.current(seen.handle)
@@ -280,7 +280,11 @@ def _taken_back(landed: Landed, seen: Seen) -> str:
     there = [_holds(table, SnapshotId(now.table, each.snapshot_id, each.sequence_number or 0)) for each in mine]
     if not mine:  # it has expired, maybe after a rollback
         known = SnapshotId.parse(landed.target) if landed.sequence else None  # the first batch may be older than that
-        there = [known is None or known.snapshot not in {each.snapshot_id for each in line(table)}]
+        older = (
+            each.snapshot_id == (known and known.snapshot) or has_earlier(each, seen.key, seen.mark)
+            for each in line(table)
+        )
+        there = [not any(older)]
     if any(there):
         return ""
     return (
