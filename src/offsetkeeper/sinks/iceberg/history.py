@@ -64,7 +64,8 @@ def has_earlier(snapshot: Snapshot, key: MarkKey, mark: OutputMark) -> bool:
     batch = HeldBatch.of("", _told_by(snapshot))
     if batch is None or (batch.group, batch.output) != key:
         return False
-    return int(batch.batch.rpartition("/")[2]) < mark.sequence
+    sequence = batch.batch.rpartition("/")[2]  # maybe a text of another program
+    return sequence.isdecimal() and int(sequence) < mark.sequence
 
 
 def _told_by(snapshot: Snapshot) -> Mapping[str, Any]:
