@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
+from offsetkeeper.errors import NotAllowed
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 30
@@ -88,3 +89,29 @@ def test_a_start_tells_it_once_and_puts_the_ledger_s_offsets_there_again(
         ledger.release()
     assert sum("2 in Kafka, 9 in the ledger" in each.message for each in caplog.records) == 1
     assert "edited" not in json.loads(moved.look("show", "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("reset", "shop", "--all-topics", "--to-current", "--export"),
+        ("checkpoint", "seed", "new", "--group", "shop", "--execute"),
+        ("copy", "shop", "--to", "sqlite:///offsets.db", "--execute"),
+    ],
+)
+def test_positions_that_another_program_has_passed_go_nowhere(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were taken in silence, and all that the other program had read came twice."""
+    monkeypatch.chdir(tmp_path)
+    url, orders = f"memory://{tmp_path.name}", TopicPartition("orders", 0)
+    with closing(open_store(url)) as store:
+        Ledger(store, "shop").rewind({orders: Position(62)}, "as it was")
+        monkeypatch.setattr(type(store), "published_offsets", lambda *_: {orders: 1000}, raising=False)
+    asked = (*arguments, "--store", url)
+    result = CliRunner().invoke(app, asked)
+    assert isinstance(result.exception, NotAllowed), result.output
+    assert "offsetkeeper reset shop --from-file FILE, with the lines orders,0,1000" in str(result.exception)
+    assert not any(tmp_path.glob("new/**/0"))
+    result = CliRunner().invoke(app, (*asked, "--force"))
+    assert result.exit_code == 0, result.output

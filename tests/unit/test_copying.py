@@ -563,3 +563,50 @@ def test_a_copy_of_an_older_state_that_comes_between_is_told(source: MemoryStore
 
     with pytest.raises(VersionConflict, match="was changed after it was copied to"):
         copy("g", Late(source.address), target)
+
+
+class Publishes(MemoryStore):
+    """Keeps offsets of the group beside the ledger, as Kafka does; they count until there is a ledger."""
+
+    def __init__(self, published: dict[TopicPartition, int]) -> None:
+        super().__init__(f"memory://{secrets.token_hex(8)}")
+        self.published = published
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        if not super().load(group).version:
+            self.memory.positions[group] = {tp: Position(offset) for tp, offset in self.published.items()}
+        return super().load(group)
+
+    def published_offsets(self, group: str) -> dict[TopicPartition, int]:  # noqa: ARG002 - as `Publishing`
+        """See `Publishing`."""
+        return self.published
+
+
+def test_positions_that_another_program_has_passed_are_not_copied(target: MemoryStore) -> None:
+    """After a copy back the old program went on in Kafka. A second copy took the ledger there: all came twice."""
+    kafka = Publishes({A: 5})
+    copy("g", kafka, target)
+    read_on(target, 57)
+    copy("g", target, kafka, overwrite=True)
+    kafka.published = {A: 1000}
+    before = target.load("g")
+    for ask in (preview, copy):
+        with pytest.raises(NotAllowed) as refused:
+            ask("g", kafka, target, overwrite=True)
+        assert "a 0: 1000 in Kafka, 62 in the ledger" in str(refused.value)
+        assert "offsetkeeper reset g --from-file FILE, with the lines a,0,1000" in str(refused.value)
+    assert target.load("g") == before
+    there = Ledger(kafka, "g")
+    there.load()
+    there.rewind({A: Position(1000)}, "what the error says")
+    assert copy("g", kafka, target, overwrite=True).positions == {A: Position(1000)}
+
+
+def test_with_force_offsets_that_a_run_has_not_published_do_not_count(source: MemoryStore) -> None:
+    kafka, target = Publishes({}), fresh()
+    copy("g", source, kafka)
+    kafka.published = {A: 3}  # the ledger is at 4
+    with pytest.raises(NotAllowed, match="give --force"):
+        copy("g", kafka, target)
+    assert copy("g", kafka, target, force=True).positions[A].offset == 4

@@ -27,11 +27,13 @@ from offsetkeeper.cli.targets import (
     taking_targets,
 )
 from offsetkeeper.core.duration import read_duration
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.urls import is_url
 from offsetkeeper.errors import Refused, SettingsError, listed
+from offsetkeeper.operate.published import check_unedited
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_words import clips_of
 from offsetkeeper.operate.scope import check_none_lost
@@ -224,7 +226,7 @@ def seed(
         typer.Option(
             "--force",
             help="Change the checkpoint even if a query may be running on it; and take the positions of a group that a "
-            "run holds, that has a batch under way, or of which the store has lost some.",
+            "run holds, that has a batch under way, of which the store has lost some, or that differ from Kafka's.",
         ),
     ] = False,
     as_json: options.AsJson = False,
@@ -238,7 +240,7 @@ def seed(
         raise SettingsError("give --group and --store, or --from-file")
     scope = parse_scope(topic or [])
     if from_file is None:
-        found = _of_group(store, group)
+        found = _of_group(store, group, force=force)
         if not force:
             _check_rests(found)
             check_none_lost(found, scope, more="; --force takes the others alone")
@@ -439,12 +441,14 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _of_group(store: str, group: str) -> Snapshot:
-    """Return the ledger of a group that has positions."""
+def _of_group(store: str, group: str, *, force: bool = True) -> Snapshot:
+    """Return the ledger of a group that has positions; without `force` no other program may have moved them."""
     if not group:
         raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.settings(store)) as opened:
         found = opened.load(group)
+        if not force:
+            check_unedited(Ledger(opened, group))
     if not found.positions:
         raise Refused(f"the store has no positions of group {group!r}")
     return found

@@ -188,7 +188,11 @@ def copy(
     dry_run: DryRun = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Copy even though a run still holds the group. Use it only if that run has died."),
+        typer.Option(
+            "--force",
+            help="Copy even though a run still holds the group, if it has died; or although Kafka's offsets of the group "
+            "differ from the ledger, if no other program has gone on.",
+        ),
     ] = False,
     format: Annotated[  # noqa: A002 - the option's name
         int, typer.Option("--format", help="Format of the copy: an older one is for an older release. 3 is of 0.2.")

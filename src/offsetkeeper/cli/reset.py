@@ -30,6 +30,7 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.operate.published import check_unedited
 from offsetkeeper.operate.reset import apply_reset, check_reset, known_history, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
 from offsetkeeper.operate.scope import Scope, check_none_lost
@@ -81,7 +82,7 @@ def reset(
         ledgers = {group: stack.enter_context(options.open_ledger(chosen, group)) for group in moved}
         if export and targets.to_current and save is None and not execute:
             # An export of stored positions does not ask Kafka: it is a record for later.
-            stored = {group: _stored(ledger, scope) for group, ledger in ledgers.items()}
+            stored = {group: _stored(ledger, scope, force=force) for group, ledger in ledgers.items()}
             _export(stored, grouped=grouped)
             return
         cluster = stack.enter_context(options.open_cluster(chosen))
@@ -142,8 +143,10 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> Scope:
     return parse_scope(named)._replace(all_topics=all_topics)
 
 
-def _stored(ledger: Ledger, scope: Scope) -> dict[TopicPartition, int]:
+def _stored(ledger: Ledger, scope: Scope, *, force: bool) -> dict[TopicPartition, int]:
     snapshot = ledger.load()
+    if not force:
+        check_unedited(ledger)
     stored, begun = snapshot.positions, snapshot.pending or snapshot.unsettled
     if begun is not None:
         complain(

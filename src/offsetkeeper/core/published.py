@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from offsetkeeper.core.commands import command
 from offsetkeeper.core.offsets import Positions, TopicPartition
+from offsetkeeper.errors import listed
 
 
 @runtime_checkable
@@ -53,10 +55,26 @@ def no_offsets(store: object) -> str:
 
 def told(group: str, found: Sequence[Difference]) -> str:
     """Return a message that says what differs and what to do."""
+    return (
+        f"{_differ(group, found)}. Another tool has changed them, or a run ended before it wrote them. Only the ledger "
+        "counts; the next run writes its offsets to Kafka again. To move the group, use offsetkeeper reset"
+    )
+
+
+def refused(group: str, found: Sequence[Difference]) -> str:
+    """Return a message that says why the ledger's positions are not taken elsewhere, and what to do."""
+    lines = listed((f"{each.topic},{each.partition},{each.published}" for each in found), "; ")
+    return (
+        f"{_differ(group, found)}. If another program has gone on, its records would come twice: first let the ledger "
+        "take over what Kafka has, with --store of this ledger (with all its settings): "
+        f"{command('reset', group, '--from-file FILE')}, with the lines {lines}. If none has, and a run ended before "
+        "it wrote them, give --force: it takes the ledger's positions"
+    )
+
+
+def _differ(group: str, found: Sequence[Difference]) -> str:
     first, count = found[0], "1 partition" if len(found) == 1 else f"{len(found)} partitions"
     return (
         f"group {group!r}: Kafka's committed offsets differ from the ledger in {count}, such as {first.topic} "
-        f"{first.partition}: {first.published} in Kafka, {first.ledger} in the ledger. Another tool has changed them, "
-        "or a run ended before it wrote them. Only the ledger counts; the next run writes its offsets to Kafka again. "
-        "To move the group, use offsetkeeper reset"
+        f"{first.partition}: {first.published} in Kafka, {first.ledger} in the ledger"
     )

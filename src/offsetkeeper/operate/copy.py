@@ -29,6 +29,7 @@ from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict, listed
 from offsetkeeper.operate.forget import forget_command
+from offsetkeeper.operate.published import check_unedited
 
 log = logging.getLogger(__name__)
 _COPY = "copy"
@@ -64,7 +65,8 @@ def copy(
         source: the store to copy from; it may be read-only.
         target: the store to copy to.
         history: the most entries to copy; the newest are copied.
-        force: copy although a run holds the group in the source: for a run that died without releasing the group.
+        force: copy although a run holds the group in the source, for a run that died without releasing the group; or
+            although Kafka's offsets of the group differ from the ledger there, if no other program has gone on.
         overwrite: replace positions or a ledger that the target already has of the group. A position of a ledger
             there that the source does not have is taken out, as `forget` does.
         format: the format of the copy: an older one for an older release, see `core.older_format`.
@@ -72,7 +74,8 @@ def copy(
 
     Raises:
         Fenced: a run holds the group in the source or in the target.
-        NotAllowed: there is nothing to copy, or the target has another ledger or other positions of the group.
+        NotAllowed: there is nothing to copy, or the target has another ledger or other positions of the group; or
+            another program has moved the group in the source, see `operate.published`.
         Refused: source and target are the same place; or the older format cannot hold what the ledger has.
         SettingsError: the format cannot be written.
         GuaranteeRefused: the target is read-only.
@@ -193,6 +196,8 @@ def _wanted(origin: Ledger, *, force: bool) -> Snapshot:
             f"group {origin.group!r} in {origin.store.address} is held by {found.owner.name} (epoch "
             f"{found.owner.epoch}): stop that run first. If it has already died, copy with force"
         )
+    if not force:
+        check_unedited(origin)
     return replace(found, owner=None, forgotten=NO_POSITIONS)  # these rows stay where they are
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.published import Difference, Publishing, differences
+from offsetkeeper.core.published import Difference, Publishing, differences, refused
+from offsetkeeper.errors import NotAllowed
 
 
 def edited(ledger: Ledger) -> Sequence[Difference]:
@@ -21,6 +22,17 @@ def edited(ledger: Ledger) -> Sequence[Difference]:
         return []
     first = _differing(ledger, store)
     return [each for each in _differing(ledger, store) if each in first] if first else []
+
+
+def check_unedited(ledger: Ledger) -> None:
+    """Check that no other program has moved the offsets of a group, before its positions are taken elsewhere.
+
+    Raises:
+        NotAllowed: published offsets differ from the ledger: another program may have gone on from them.
+        StoreUnavailable, CorruptStore, Refused: see `Ledger.load`.
+    """
+    if found := edited(ledger):
+        raise NotAllowed(refused(ledger.group, found))
 
 
 def _differing(ledger: Ledger, store: Publishing) -> Sequence[Difference]:
