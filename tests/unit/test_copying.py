@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import Batch, Output
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Entry, Having, Snapshot
+from offsetkeeper.core.mark import OutputMark, check_marks
+from offsetkeeper.core.model import Change, Entry, Having, Landed, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import (
     CorruptStore,
     Fenced,
     GuaranteeRefused,
+    MarkBehind,
     NotAllowed,
     OffsetkeeperError,
     OutcomeUnknown,
@@ -285,9 +287,9 @@ def test_what_cannot_be_copied_is_told(source: MemoryStore, target: MemoryStore)
 
 def test_a_target_that_keeps_its_own_history_is_told(source: MemoryStore, target: MemoryStore) -> None:
     """The help said that the history is copied; over one that has gone on it is not."""
-    assert preview("g", source, target).notes == []
+    [begun] = preview("g", source, target).notes  # of the batch under way
     copy("g", source, target)
-    assert preview("g", source, target).notes == []
+    assert preview("g", source, target).notes == [begun]
     for store in (source, target):
         ledger = Ledger(store, "g")
         ledger.load()
@@ -610,3 +612,97 @@ def test_with_force_offsets_that_a_run_has_not_published_do_not_count(source: Me
     with pytest.raises(NotAllowed, match="give --force"):
         copy("g", kafka, target)
     assert copy("g", kafka, target, force=True).positions[A].offset == 4
+
+
+def test_a_batch_under_way_is_told(source: MemoryStore, target: MemoryStore) -> None:
+    """The old program starts at the positions of the copy, and wrote again what the output had of the batch."""
+    pending = source.load("g").pending
+    assert pending is not None
+    [note] = preview("g", source, target).notes
+    assert note.startswith(f"batch {pending.id} was begun and not committed: it is copied too")
+    assert "another program that starts at these positions writes it again" in note
+    settled = Ledger(source, "g")
+    settled.acquire()
+    settled.commit(pending)
+    settled.release()
+    assert preview("g", source, target).notes == []
+
+
+def marked(target: MemoryStore, *, pending: bool = False) -> Ledger:
+    """A ledger whose output has three batches and their mark, of a program that was given offsets."""
+    ledger = Ledger(target, "g")
+    ledger.acquire(outputs={"shop": Output("table")})
+    ledger.place({A: Position(0), B: Position(0)}, given="digest")
+    for at in range(3):
+        ledger.begin(batch := ledger.batch([OffsetRange(*A, at, at + 1)]), lands_in=("shop",))
+        ledger.commit(batch)
+    if pending:
+        ledger.begin(ledger.batch([OffsetRange(*A, 3, 9)]), lands_in=("shop",))
+    ledger.release()
+    return ledger
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_positions_without_a_ledger_over_a_ledger_are_a_reset_of_it(target: MemoryStore, *, pending: bool) -> None:
+    """The sequence went to 0: a start found the marks ahead, or a later batch was taken for one that had landed."""
+    before = marked(target, pending=pending).snapshot
+    foreign, same = fresh(), fresh()
+    foreign.memory.positions["g"] = {A: Position(1000), B: Position(0)}
+    copy("g", target, same)
+    reset = Ledger(same, "g")
+    reset.load()
+    reset.rewind({A: Position(1000)}, "as the other program has it")
+    with pytest.raises(NotAllowed, match="copy with overwrite"):
+        copy("g", foreign, target)
+    found = copy("g", foreign, target, overwrite=True)
+    assert essence(found) == essence(reset.snapshot)
+    assert found.positions == foreign.load("g").positions
+    assert (found.sequence, found.given, found.landed) == (before.sequence, ("digest",), {"shop": Landed(3)})
+    assert (found.pending, found.unsettled and found.unsettled.id) == (None, before.pending and before.pending.id)
+    for sequence in range(3, 4 + pending):  # without a commit, the batch under way may have landed
+        check_marks(found, {"shop": OutputMark(sequence, "token", "digest")})
+    with pytest.raises(MarkBehind):
+        check_marks(found, {"shop": OutputMark(2, "token", "digest")})
+    assert copy("g", foreign, target) == found  # nothing more to copy
+    run = Ledger(target, "g")
+    run.acquire()
+    if pending:
+        run.settle("the output has it", {"shop": ""}, Having.ALL)
+    assert run.snapshot.positions[A] == Position(1000)
+    assert run.batch([OffsetRange(*A, 1000, 1001)]).sequence == before.sequence + 1
+
+
+def test_a_position_that_a_source_without_a_ledger_lacks_is_taken_out_with_its_batch(target: MemoryStore) -> None:
+    before = marked(target, pending=True).snapshot
+    foreign = fresh()
+    foreign.memory.positions["g"] = {B: Position(0)}
+    found = copy("g", foreign, target, overwrite=True)
+    assert (found.positions, found.pending) == ({B: Position(0)}, None)
+    assert found.unsettled is not None
+    assert before.pending is not None
+    assert (found.unsettled.id, found.unsettled.counts(found.positions)) == (before.pending.id, ())
+    assert target.history("g", 1)[0].forgot == {A: Position(3)}
+
+
+def test_a_batch_that_the_positions_of_another_program_leave_alone_stays(target: MemoryStore) -> None:
+    before = marked(target, pending=True).snapshot
+    foreign = fresh()
+    foreign.memory.positions["g"] = {A: Position(3), B: Position(8)}
+    found = copy("g", foreign, target, overwrite=True)
+    assert found.pending == before.pending
+    assert found.generation == before.generation + 1
+    assert preview("g", foreign, target).notes == []
+
+
+def test_a_source_without_a_ledger_that_moves_meanwhile_is_told(target: MemoryStore) -> None:
+    marked(target)
+    looks = iter(range(1000, 1010))
+
+    class Moving(MemoryStore):
+        def load(self, group: str) -> Snapshot:
+            """See `Store.load`."""
+            self.memory.positions[group] = {A: Position(next(looks)), B: Position(0)}
+            return super().load(group)
+
+    with pytest.raises(VersionConflict, match="was changed while it was copied"):
+        copy("g", Moving(f"memory://{secrets.token_hex(8)}"), target, overwrite=True)

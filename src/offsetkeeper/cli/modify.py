@@ -190,8 +190,8 @@ def copy(
         bool,
         typer.Option(
             "--force",
-            help="Copy even though a run still holds the group, if it has died; or although Kafka's offsets of the group "
-            "differ from the ledger, if no other program has gone on.",
+            help="Copy even though a run still holds the group, if it has died; or although Kafka's offsets of the "
+            "group differ from the ledger, if no other program has gone on.",
         ),
     ] = False,
     format: Annotated[  # noqa: A002 - the option's name
@@ -236,8 +236,6 @@ def copy_group(group: str, source: Store, target: Store, *, execute: bool, as_js
     say_table(("topic", "partition", "old", "new"), rows, title=f"{group}, from {source.address} to {target.address}")
     for note in plan.notes:
         say(f"note: {note}")
-    if plan.wanted.pending is not None:
-        say(f"the pending batch {plan.wanted.pending.id} is copied too")
     if (number := how.get("format", FORMAT)) != FORMAT:
         say(f"The copy is in format {number}, for an older release.")
     done = f"Done: {len(rows)} positions were copied and compared one by one."

@@ -9,6 +9,9 @@ done.
 The content of the target decides whether it may be written, never its URL: a URL does not distinguish two tables of one
 server, and one place can be spelled in two ways. A ledger at other positions is another ledger; a ledger that was made
 by the same change is the source itself.
+
+A source without a ledger has only positions. Over a ledger they count as a reset: all else of that ledger stays, so the
+next batches are later than the marks of the outputs.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot, unasked
 from offsetkeeper.core.offsets import NO_POSITIONS, Position, Positions, TopicPartition
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
+from offsetkeeper.core.rules import Author, Rewind, decide
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict, listed
 from offsetkeeper.operate.forget import forget_command
@@ -118,7 +122,8 @@ def preview(
     other = bool(found.version) and not _is_copy(found.owner) and not _same(_rows(found, wanted), wanted)
     own = other and not _entries_done(ledger, _entries(origin, target, history))
     dropped = _given_up(found, wanted) if own else None  # else the source's history says what became of it
-    return CopyPlan(wanted, found.positions, own, tuple(sorted(_taken_out(found, wanted))), dropped)
+    begun = origin.snapshot.pending or origin.snapshot.unsettled
+    return CopyPlan(wanted, found.positions, own, tuple(sorted(_taken_out(found, wanted))), dropped, begun)
 
 
 class CopyPlan(NamedTuple):
@@ -130,6 +135,7 @@ class CopyPlan(NamedTuple):
         keeps_history: whether the target keeps a history of its own, which that of the source does not continue.
         takes_out: partitions of which only the target has a position; sorted.
         drops: a batch that the target has begun or has not settled, and the source does not have.
+        begun: a batch that the source has begun or has not settled.
     """
 
     wanted: Snapshot
@@ -137,11 +143,19 @@ class CopyPlan(NamedTuple):
     keeps_history: bool = False
     takes_out: tuple[TopicPartition, ...] = ()
     drops: Batch | None = None
+    begun: Batch | None = None
 
     @property
     def notes(self) -> list[str]:
         """Sentences on other effects of the copy."""
         notes = [_OWN_HISTORY] if self.keeps_history else []
+        if self.begun is not None:
+            notes.append(
+                f"batch {self.begun.id} was begun and not committed: it is copied too, and the next run goes on with "
+                "it. But an output may have it, and another program that starts at these positions writes it again. "
+                "To go on with another program, start the job of the source, stop it by SIGTERM until offsetkeeper "
+                "plan shows no such batch, and copy then"
+            )
         if self.drops is not None:
             notes.append(
                 f"batch {self.drops.id} of the target was begun and not committed: the copy drops it. Outputs may have "
@@ -171,7 +185,7 @@ def _checked(
     check_writable(target)
     origin, ledger = (Ledger(store, group, retry_timeout_s=retry_timeout_s, name=_COPY) for store in (source, target))
     _check_two_places(origin, ledger)
-    wanted = in_format(_wanted(origin, force=force), number)
+    wanted = in_format(_over(ledger.snapshot, _wanted(origin, force=force)), number)
     _check_target(ledger, wanted, overwrite=overwrite)
     return origin, ledger, wanted
 
@@ -199,6 +213,20 @@ def _wanted(origin: Ledger, *, force: bool) -> Snapshot:
     if not force:
         check_unedited(origin)
     return replace(found, owner=None, forgotten=NO_POSITIONS)  # these rows stay where they are
+
+
+def _over(found: Snapshot, wanted: Snapshot) -> Snapshot:
+    """Return the content for a target: that of the source; or its own, reset, if the source has no ledger."""
+    if wanted.version or not found.version:
+        return wanted
+    own = replace(found, owner=None, version=0, missing=frozenset())
+    if found.positions == wanted.positions and wanted.queries.items() <= found.queries.items():
+        return own
+    kept = {tp: at for tp, at in found.positions.items() if tp in wanted.positions}
+    every = {**found.positions, **wanted.positions}  # a position that is taken out moves too: its batch is dropped
+    event = Rewind(every, queries=wanted.queries)
+    after = decide(replace(own, positions=kept), event, Author("", _COPY, 0, "")).after
+    return replace(after, version=0, positions=wanted.positions, watermark_ms=None)
 
 
 def _entries(origin: Ledger, target: Store, limit: int) -> Sequence[Entry]:
@@ -307,7 +335,8 @@ def _rows(found: Snapshot, wanted: Snapshot) -> Snapshot:
 
 def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:
     """Return what the target holds. It is read last, so that the answer is right even if other copies ran."""
-    if not _same(in_format(replace(origin.load(), owner=None), wanted.format or FORMAT), wanted):
+    copied_from, number = origin.snapshot, wanted.format or FORMAT
+    if not _same(*(in_format(replace(each, owner=None), number) for each in (copied_from, origin.load()))):
         raise VersionConflict(f"{origin.store.address} was changed while it was copied: copy again, with overwrite")
     written, copied = ledger.snapshot.change_id, ledger.load()
     if _same(copied, wanted):
