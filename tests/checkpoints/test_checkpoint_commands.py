@@ -133,6 +133,7 @@ def test_the_line_that_an_export_prints_is_of_the_store_with_the_positions(files
     """Without its settings the URL is of another table: empty, so that a run would read all again."""
     store = f"sqlite:///{files.path.parent}/offsets.db{settings}"
     told = run("export", str(files.path), "--to", store, "--group", "shop", "--execute").stdout
+    assert told.splitlines()[-2] == "If the query had subscribePattern or assign, give topics= as it had them."
     given = called(told, store=store)
     stored = open_store(given["store"]).load(given["group"]).positions
     assert {tp: at.offset for tp, at in stored.items()} == {TopicPartition("orders", p): 40 for p in (0, 1)}

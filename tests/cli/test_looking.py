@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from fixtures.fake_cluster import Fake
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Entry
-from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import Refused, SettingsError
-from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.kafka.cluster import Retentions
 
 A = TopicPartition("a", 0)
 
@@ -35,61 +32,6 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OFFSETKEEPER_STORE", url)
     return url
-
-
-class Fake:
-    """A cluster that holds what it is told, one record a second from 1970 on."""
-
-    brokers = "fake:9092"
-    isolation = "read_committed"
-
-    def __init__(self) -> None:
-        self.options: dict[str, str] = {}
-        self.held_: dict[TopicPartition, Bounds] = {}
-
-    def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
-        """Return the topics there are."""
-        numbers: dict[str, list[int]] = {}
-        for tp in sorted(self.held_):
-            numbers.setdefault(tp.topic, []).append(tp.partition)
-        return {topic: TopicDescription(topic, None, (*numbers[topic],)) for topic in topics if topic in numbers}
-
-    def find(self, topics: Topics, known: Iterable[str]) -> dict[str, TopicDescription]:
-        """Return those there are of some topics."""
-        del known
-        return self.describe(topics.names)
-
-    def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
-        """Return what it holds of them."""
-        asked = [TopicPartition(each.topic, number) for each in topics for number in each.partitions]
-        return {tp: self.held_[tp] for tp in asked}
-
-    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
-        """Return what it holds of whole topics."""
-        return self.bounds_of(self.describe(topics).values())
-
-    with_open_transactions = KafkaCluster.with_open_transactions
-    with_cuts = KafkaCluster.with_cuts
-    record_timestamps = KafkaCluster.record_timestamps
-    held_since = KafkaCluster.held_since
-
-    def with_log_ends(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
-        """Return the same: no transaction is open."""
-        return dict(bounds)
-
-    def bounds(self, partitions: Iterable[TopicPartition], *, isolation: str) -> dict[TopicPartition, Bounds]:
-        """Return the same: nothing is in a transaction."""
-        del isolation
-        return {tp: self.held_[tp] for tp in partitions}
-
-    def offsets_for_times(self, partitions: Iterable[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
-        """Return the first record from that second on, or the end."""
-        return {tp: min(max(at_ms // 1000, self.held_[tp].beginning), self.held_[tp].end) for tp in partitions}
-
-    def retentions(self, topics: Iterable[str]) -> Retentions:
-        """Return none: records are kept for ever."""
-        del topics
-        return Retentions({})
 
 
 @pytest.fixture

@@ -30,8 +30,9 @@ _SOURCE = re.compile("[a-zA-Z0-9_]+")
 _SHOWN = 8
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 COUNTS_ANEW = (
-    "its batches count from 0, and Spark's own file sink drops those whose numbers are in its _spark_metadata: give it "
-    "a new folder"
+    "its batches count from 0, and an output that knows the numbers of batches drops those that it has, without an "
+    "error: Spark's own file sink by its _spark_metadata, Delta by txnVersion, a table of your own by the batches that "
+    "are done. Give it a new folder or a new txnAppId"
 )
 """What a new checkpoint means for the output."""
 
@@ -224,6 +225,7 @@ def plan_seed(checkpoint: Checkpoint, offsets: Mapping[str, Mapping[TopicPartiti
     notes = [
         "partitions that are not named start at their beginning; only a query with Spark's Kafka source reads a seed",
         f"if an output had rows of an older query: {COUNTS_ANEW}",
+        "the checkpoint of an older query without state keeps its numbers: checkpoint move --from-file",
     ]
     return make_edit(checkpoint, "seed", writes, notes=notes)
 

@@ -183,6 +183,7 @@ def export(
     with options.open_store(options.Settings(to)) as target:
         copy_group(group, source, target, execute=execute, overwrite=overwrite, as_json=as_json)
         if execute and not as_json:
+            say("If the query had subscribePattern or assign, give topics= as it had them.")
             say(f"Next: {_next_line(target.load(group), target, to, place)}")
 
 
