@@ -471,7 +471,7 @@ def test_a_restore_that_was_undone_is_no_hindrance(path: str, *, by_time: bool) 
     landed, whole = Landed(2, target or ""), [(1, "mine1"), (2, "mine2")]
     for version in (0, 1):
         os.utime(Path(path, "_delta_log", f"{version:020}.json"), (version + 1, version + 1))
-    told = "version 3 restored the table to before version 2"
+    told = f"version 3 restored the table to {'a time: it is unknown' if by_time else 'before version 2'}"
 
     deltalake.DeltaTable(path).restore(datetime.fromtimestamp(3, UTC) if by_time else 1)
     assert rows(path) == whole[:1]
@@ -542,74 +542,40 @@ def dated(path: str, version: int, at: float) -> None:
 
 
 def committed(path: str, version: int, at: float) -> None:
-    """Give a version another time, as if it had been committed then."""
+    """Give the commit of a version another time, as the clock of its writer says it; its file keeps its own."""
     file = Path(path, "_delta_log", f"{version:020}.json")
     file.write_text(re.sub(r'"timestamp":\d+', f'"timestamp":{int(at * 1000)}', file.read_text()))
-    dated(path, version, at)
 
 
-@pytest.mark.parametrize("target", ["known", ""])
-def test_a_restore_to_a_time_that_takes_back_a_batch_that_the_ledger_has_not_committed_is_noticed(
-    path: str, target: str
+_AGO_S = (-9000, -8000, -7000, -6000)  # when versions were committed
+
+
+@pytest.mark.parametrize("target", ["1", ""])
+@pytest.mark.parametrize(
+    ("files", "to", "kept"),
+    [(_AGO_S, -7500, [1]), (_AGO_S, -6500, [1, 2]), ((-9, -8, -7, -6), -6500, [])],
+    ids=["taken back", "kept", "copied"],
+)
+def test_it_is_unknown_whether_a_restore_to_a_time_kept_a_batch(
+    path: str, target: str, files: tuple[int, ...], to: int, kept: list[int]
 ) -> None:
-    """It counted as landed by its mark, and its rows were lost."""
+    """It goes by the times of the files, which a copy of the table changes. Rows that it took back were lost."""
     way, now = prepared(path), time.time()
     landed = write(way, path, 1, Landed(), 1)
-    landed = landed if target else landed._replace(target="")
     write(way, path, 2, landed, 2)
-    committed(path, 0, now - 900)
-    committed(path, 1, now - 800)
-    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now - 100, UTC))
-    assert rows(path) == [(1, "mine1")]
+    deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
+    for version, (at, seen) in enumerate(zip(_AGO_S, files, strict=True)):
+        committed(path, version, now + at)
+        dated(path, version, now + seen)
+    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now + to, UTC))
+    there = [(number, f"mine{number}") for number in kept]
+    assert rows(path) == there
     once = Once(way, "")
-    with pytest.raises(MarkBehind, match=r"version 3 restored the table to before version 2, which has batch 2"):
-        once.make_void(batch_of(2), landed)
+    with pytest.raises(MarkBehind, match=r"version 4 restored the table to a time: it is unknown whether it kept"):
+        once.make_void(batch_of(2), landed._replace(target=target))
     assert once.make_void(batch_of(2), Landed(2)).landing is Landing.VOID
-    write(way, path, 3, Landed(2), 2)
-    assert rows(path) == [(1, "mine1"), (2, "mine3")]
-
-
-def test_a_batch_is_not_taken_for_landed_where_it_is_unknown_whether_a_restore_kept_it(path: str) -> None:
-    """Writers and file systems have their own clocks."""
-    way, now = prepared(path), time.time()
-    landed = write(way, path, 1, Landed(), 1)
-    write(way, path, 2, landed, 2)
-    for version, at in enumerate((now - 900, now - 800, now + 30)):
-        dated(path, version, at)
-    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now + 10, UTC))
-    assert rows(path) == [(1, "mine1")]
-    with pytest.raises(MarkBehind, match=r"restored the table to a time: it is unknown whether it kept version 2"):
-        Once(way, "").make_void(batch_of(2), landed._replace(target=""))
-    assert Once(way, "").make_void(batch_of(2), Landed(2)).landing is Landing.VOID
-
-
-def test_a_restore_to_a_time_that_keeps_a_batch_is_no_hindrance(path: str) -> None:
-    way, now = prepared(path), time.time()
-    landed = write(way, path, 1, Landed(), 1)
-    write(way, path, 2, landed, 2)
-    deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["wrong"]}, SCHEMA), mode="append")
-    for version, at in enumerate((now - 900, now - 800, now - 700, now + 900)):
-        dated(path, version, at)
-    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now + 300, UTC))
-    whole = [(1, "mine1"), (2, "mine2")]
-    assert rows(path) == whole
-    for known in (landed, landed._replace(target=""), Landed(2)):
-        assert Once(way, "").make_void(batch_of(2), known).landing is Landing.LANDED
-    write(way, path, 3, Landed(2, "2"), 3)
-    assert rows(path) == [*whole, (3, "mine3")]
-
-
-def test_the_restore_that_took_a_batch_back_is_named_though_a_later_one_is_to_a_time(path: str) -> None:
-    way, now = prepared(path), time.time()
-    landed = write(way, path, 1, Landed(), 1)
-    write(way, path, 2, landed, 2)
-    deltalake.DeltaTable(path).restore(1)
-    deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["wrong"]}, SCHEMA), mode="append")
-    dated(path, 4, now + 900)
-    deltalake.DeltaTable(path).restore(datetime.fromtimestamp(now + 300, UTC))
-    assert rows(path) == [(1, "mine1")]
-    with pytest.raises(MarkBehind, match=r"version 3 restored the table to before version 2, which has batch 2"):
-        Once(way, "").make_void(batch_of(2), landed._replace(target=""))
+    write(way, path, 3, Landed(2), 3)
+    assert rows(path) == [*there, (3, "mine3")]
 
 
 def test_a_batch_that_a_restore_has_taken_back_can_be_dropped_once_that_is_adopted(path: str) -> None:

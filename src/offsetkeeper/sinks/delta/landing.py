@@ -50,7 +50,7 @@ from offsetkeeper.sinks.delta.columns import (
     partitions_misfit,
     written_by_merge,
 )
-from offsetkeeper.sinks.delta.opened import USER_METADATA, has_batch, is_restore, load, restored_to, standing, telling
+from offsetkeeper.sinks.delta.opened import UNKNOWN, USER_METADATA, has_batch, load, restored_to, standing, telling
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.lake import LakeColumn, StagedFile, check_seen, shaped
 from offsetkeeper.sinks.sink import MarkKey, Seen, another_kind
@@ -176,10 +176,10 @@ class DeltaTarget:
             return why
         if landed.target and not landed.target.isdecimal():
             return another_kind(landed)
-        version, known = seen.handle.version(), int(landed.target or -1)
+        version, known = seen.handle.version(), int(landed.target or UNKNOWN)
         if version < known:
             return f"it is at version {version}, and had the batch in version {known}: it was created again or restored"
-        since = self._since(seen.handle, known - 1)  # with the time of that version
+        since = self._since(seen.handle, known)
         why = _restored(since, known, "the batch") if landed.target else ""
         return why or (_taken_back(since, seen) if new else "")
 
@@ -216,7 +216,7 @@ class DeltaTarget:
             raise MarkMoved(f"{self.address}: the mark of {key.group!r} is '{now.mark}' now; nothing was written")
         if conflict and now.handle.version() != seen.handle.version():
             since = self._since(now.handle, seen.handle.version())
-            if restores := [each["version"] for each in since if is_restore(each)]:
+            if restores := [each["version"] for each in since if restored_to(each) is not None]:
                 raise SinkError(
                     f"{self.address} was restored by version {restores[0]} while rows were landing; nothing was written"
                 )
@@ -325,16 +325,13 @@ class DeltaTarget:
 
 def _restored(since: Sequence[Mapping[str, Any]], known: int, what: str) -> str:
     """Return why a table lacks, or may lack, what it had at a version, by the commits since; empty if it does not."""
+    has = f"version {known}, which has {what}"
     for entry in standing(since):
-        to, by = restored_to(entry, since), entry["version"]
-        if to is None or by <= known or known <= to.surely:
-            continue
-        if known <= to.perhaps:
-            return (
-                f"version {by} restored the table to a time: it is unknown whether it kept version {known}, which has "
-                f"{what}"
-            )
-        return f"version {by} restored the table to before version {known}, which has {what}, and it keeps the mark"
+        to, by = restored_to(entry), entry["version"]
+        if by > known and to == UNKNOWN:
+            return f"version {by} restored the table to a time: it is unknown whether it kept {has}"
+        if by > known and to is not None and to < known:
+            return f"version {by} restored the table to before {has}, and it keeps the mark"
     return ""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -22,7 +22,9 @@ from offsetkeeper.sinks.sink import MarkKey
 USER_METADATA = "userMetadata"
 """Where a commit keeps a text of its writer; `DESCRIBE HISTORY` of Spark shows it too."""
 
-_CLOCKS_MS = 60_000  # the times of a log are those of its writers, and a RESTORE goes by those of its files
+UNKNOWN = -1
+"""What a RESTORE to a time goes back to: it goes by the times of the log's files, which a copy of the table changes."""
+
 _TAKE_ROWS = ("DELETE", "TRUNCATE", "REPLACE", "CREATE OR REPLACE")
 _MANAGED = "when loading a catalog-managed table"
 _POINTER = "_delta_log/_last_checkpoint"
@@ -57,8 +59,7 @@ def held(folder: Folder) -> Held:
     changed: list[str] = []
     for entry in standing(entries):
         version = entry["version"]
-        to = restored_to(entry, entries)
-        if to is not None and to.surely < to.perhaps:
+        if restored_to(entry) == UNKNOWN:
             return Held(tuple(found[::-1]), f"version {version} restores it to a time, and what that kept is unknown")
         batch = HeldBatch.of(f"version {version}", _metadata(entry))
         if batch is not None:
@@ -70,25 +71,18 @@ def held(folder: Folder) -> Held:
     return Held(tuple(found[::-1]), lacks, ", ".join(changed[::-1]) if found else "")
 
 
-class RestoredTo(NamedTuple):
-    """The version that a RESTORE goes back to: `surely` or a later one, up to `perhaps`; -1 is before the first."""
-
-    surely: int
-    perhaps: int
-
-
-def standing(entries: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def standing(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the commits of a log from which its table comes, the newest first, as `entries` are.
 
-    Those that a RESTORE has taken back are left out, so a RESTORE that was itself taken back takes nothing back. Those
-    that a RESTORE to a time may have kept are yielded.
+    Those that a RESTORE has taken back are left out, so a RESTORE that was itself taken back takes nothing back. After
+    one to a time it is unknown what it kept, and all are yielded.
     """
     reached: int | None = None
     for entry in entries:
         if reached is None or entry["version"] <= reached:
             yield entry
-            to = restored_to(entry, entries)
-            reached = reached if to is None else to.perhaps
+            to = restored_to(entry)
+            reached = reached if to in {None, UNKNOWN} else to
 
 
 def has_batch(entry: Mapping[str, Any], key: MarkKey, mark: OutputMark) -> bool:
@@ -96,30 +90,12 @@ def has_batch(entry: Mapping[str, Any], key: MarkKey, mark: OutputMark) -> bool:
     return tells(_metadata(entry), key, mark)
 
 
-def is_restore(entry: Mapping[str, Any]) -> bool:
-    """Return whether a commit of a log is a RESTORE."""
-    return bool(entry.get("operation") == "RESTORE")
-
-
-def restored_to(entry: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> RestoredTo | None:
-    """Return what a RESTORE goes back to; None of another commit.
-
-    Args:
-        entry: the commit.
-        entries: the commits of the log, as far back as it matters.
-    """
-    if not is_restore(entry):
+def restored_to(entry: Mapping[str, Any]) -> int | None:
+    """Return the version that a RESTORE goes back to, `UNKNOWN` of one to a time; None of another commit."""
+    if entry.get("operation") != "RESTORE":
         return None
-    parameters = entry.get("operationParameters", {})
-    to, time = str(parameters.get("version")), str(parameters.get("datetime"))
-    if to.isdecimal():
-        return RestoredTo(int(to), int(to))
-    times = {each["version"]: each.get("timestamp") for each in entries if each["version"] < entry["version"]}
-    until = [version for version, at in times.items() if at is None or at <= int(time)] if time.isdecimal() else []
-    if not times or not time.isdecimal() or (0 in times and not until):  # Spark's has no zone; none is before the table
-        return RestoredTo(-1, entry["version"] - 1)
-    later = min((v for v, at in times.items() if at is None or at > int(time) - _CLOCKS_MS), default=entry["version"])
-    return RestoredTo(max((v for v in times if v < later), default=-1), max(until, default=min(times) - 1))
+    to = str(entry.get("operationParameters", {}).get("version"))
+    return int(to) if to.isdecimal() else UNKNOWN
 
 
 def _takes_rows(entry: Mapping[str, Any]) -> bool:
