@@ -85,7 +85,8 @@ def test_an_unknown_setting_is_told_by_the_known_ones_and_the_one_alike() -> Non
 @pytest.mark.parametrize(
     "url",
     [
-        *(f"sqlite:///x.db?table={table}" for table in ("offsetkeeper", "OffsetKeeper", "Kafka_Offsets")),
+        "sqlite:///x.db?table=offsetkeeper",
+        "sqlite:///x.db?table=OffsetKeeper",
         "postgresql://host/db?table=offsetkeeper",
         "mysql://host/db?table=offsetkeeper",
     ],
@@ -94,6 +95,12 @@ def test_a_table_whose_companions_would_be_those_of_the_usual_one_is_refused(url
     """With one control record for two tables of positions, a run of the second moved the first, and rows came twice."""
     with pytest.raises(SettingsError, match=r"kafka_offsets, offsetkeeper_groups, .*share ledgers.*rename the tables"):
         open_store(url)
+
+
+def test_a_table_that_is_the_usual_one_in_capitals_is_refused_where_these_are_one() -> None:
+    """They shared the positions, but each had control records of its own. What to rename is other than above."""
+    with pytest.raises(SettingsError, match=r"same table of positions.*Kafka_Offsets_groups to offsetkeeper_groups"):
+        open_store("sqlite:///x.db?table=Kafka_Offsets")
 
 
 @pytest.mark.parametrize("table", ["OffsetKeeper", "Kafka_Offsets"])

@@ -217,23 +217,41 @@ def name_tables(settings: UrlSettings, address: str, quote: str = '"') -> Tables
     Raises:
         SettingsError: one of them is also a table of the store with the usual names.
     """
-    _check_apart(settings.table, UrlSettings().table, any_case=address.startswith("sqlite:"))
+    check_apart(settings.table, any_case=address.startswith("sqlite:"))
     schema = f"{_quoted(settings.schema, quote)}." if settings.schema else ""
     offsets, groups, history = (schema + _quoted(name, quote) for name in table_names(settings))
     return Tables(offsets, groups, history, f"table {offsets} in {address}")
 
 
-def _check_apart(table: str, usual: str, *, any_case: bool) -> None:
-    """Refuse a name whose tables are partly those of the store with the usual name."""
-    same = str.casefold if any_case else str
-    if table != usual and same(table) in {_PREFIX, usual}:
+def check_apart(table: str, *, any_case: bool) -> None:
+    """Check that a store with this table of positions shares no table with the one that has the usual names.
+
+    Args:
+        table: name of the table.
+        any_case: whether names that differ in capitals alone are one table there.
+
+    Raises:
+        SettingsError: it does; the message says how to go on.
+    """
+    usual, groups, history = _USUAL
+    found = table.casefold() if any_case else table
+    if table == usual or found not in {_PREFIX, usual}:
+        return
+    told = f"table={table} in the store's URL is refused: a store without ?table= has"
+    if found == usual:
         raise SettingsError(
-            f"table={table} in the store's URL is refused: a store without ?table= has tables of the same names "
-            f"({', '.join(_USUAL)}), so both share ledgers, and records come twice. If there are no ledgers in {table} "
-            f"yet, use another name. Otherwise first stop all runs. If none is in {usual}, rename the tables to these "
-            f"three, and leave ?table= out. If there are some in both, they have the same {_USUAL[1]} and {_USUAL[2]}: "
-            f"copy the rows of {table} into {usual}, where their groups differ, and leave ?table= out"
+            f"{told} the same table of positions, as capitals make no other name there. But its control records are in "
+            f"{groups}, and those of this store in {table}_groups, so records come twice. First stop all runs. If "
+            f"there is no {groups}, rename {table}_groups to {groups} and {table}_history to {history}; else copy the "
+            "rows of both there, where their groups differ. Leave ?table= out"
         )
+    raise SettingsError(
+        f"{told} tables of the same names ({', '.join(_USUAL)}), so both share ledgers, and records come twice. If "
+        f"there are no ledgers in {table} yet, use another name. Otherwise first stop all runs. If none is in {usual}, "
+        f"rename the tables to these three, and leave ?table= out. If there are some in both, they have the same "
+        f"{groups} and {history}: copy the rows of {table} into {usual}, where their groups differ, and leave ?table= "
+        "out"
+    )
 
 
 def _quoted(name: str, quote: str) -> str:

@@ -30,7 +30,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.stores.group_names import Names
 from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
-from offsetkeeper.stores.mysql.tables import check_tables, make_tables
+from offsetkeeper.stores.mysql.tables import check_name, check_tables, make_tables
 from offsetkeeper.stores.tables import LOAD, VERSION, TableStore, of_columns, table_names
 
 _EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
@@ -233,6 +233,7 @@ class MySQLStore(TableStore):
 
     def _prepare(self, connection: Connection) -> None:
         if not self._ready:
+            check_name(connection, self._settings)
             make_tables(connection, self._tables)
             check_tables(connection, self._tables, self._settings, self.address)
             self._ready = True

@@ -9,7 +9,7 @@ from offsetkeeper.clients.mysql import Connection, code_of
 from offsetkeeper.clients.mysql_server import check_engine
 from offsetkeeper.clients.url import UrlSettings
 from offsetkeeper.errors import Refused
-from offsetkeeper.stores.tables import Tables, table_names
+from offsetkeeper.stores.tables import Tables, check_apart, table_names
 
 _PROBE = """
     SELECT o.topic_id, o.group_id, o.topic, o.`partition`, o.`offset`, o.`timestamp`, g.control, h.entry
@@ -31,6 +31,12 @@ _KEYS = """
     SELECT GROUP_CONCAT(column_name ORDER BY column_name) AS parts FROM information_schema.statistics
     WHERE table_schema = %s AND table_name = %s AND non_unique = 0 GROUP BY index_name
     HAVING LOWER(parts) = 'group_id,partition,topic'"""
+
+
+def check_name(connection: Connection, settings: UrlSettings) -> None:
+    """Check the name of the table of positions, by whether the server tells capitals apart; see `check_apart`."""
+    [(folded,)] = connection.execute("SELECT @@lower_case_table_names").fetchall()
+    check_apart(settings.table, any_case=bool(folded))
 
 
 def make_tables(connection: Connection, tables: Tables) -> None:
