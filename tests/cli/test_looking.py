@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from fixtures.fake_cluster import Fake
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli import options
+from offsetkeeper.cli import replay as replaying
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.bounds import Bounds
@@ -383,13 +384,23 @@ def test_a_replay_from_a_time_on_tells_what_retention_may_have_deleted(url: str,
     assert run(*command, *early).exit_code == 0  # nothing was deleted
 
 
-def test_a_replay_from_a_time_on_notes_partitions_that_retention_has_emptied(url: str, fake: Fake) -> None:
+def test_a_replay_from_a_time_on_notes_partitions_that_retention_has_emptied(
+    monkeypatch: pytest.MonkeyPatch, url: str, fake: Fake
+) -> None:
     idle = TopicPartition("a", 1)
     group(url).place({idle: Position(4)})
     fake.held_[A], fake.held_[idle] = Bounds(0, 20), Bounds(4, 4)
-    shown = run("replay", "shop", "--from-datetime", "1970-01-01T00:00:02Z", "--brokers", "fake:9092")
+    command = ("replay", "shop", "--from-datetime", "1970-01-01T00:00:02Z", "--brokers", "fake:9092")
+    assert run(*command).exit_code == 1  # it is not known for how long records are kept
+    monkeypatch.setattr(fake, "retentions", lambda _: Retentions({"a": 10**14}))
+    shown = run(*command)
     assert shown.exit_code == 0
-    assert "note: retention has deleted all records of these partitions, of any time: a 1\n" in shown.stdout
+    told = "note: retention has deleted all records of these partitions, as they are older than --from-datetime: a 1\n"
+    assert told in shown.stdout
+    monkeypatch.setattr(replaying, "replay_records", lambda *_: [])
+    for output in ("-", "batch.jsonl"):
+        shown = run(*command, "--output", output)
+        assert (shown.exit_code, told in shown.stderr, told in shown.stdout) == (0, True, False)
 
 
 def begin(

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.batch import QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
@@ -18,6 +19,7 @@ from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, Refused
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.cluster import Retentions
 from offsetkeeper.operate.replay import plan_replay, plan_replay_of
 from offsetkeeper.operate.replay_plan import Replay, make_replay, record_fields
 from offsetkeeper.operate.replay_records import between, replay_records
@@ -206,17 +208,33 @@ def test_from_a_time_on_what_retention_may_have_deleted_is_told(
     assert group.again(start=max(beginning, 1)).whole  # by offsets it is known
 
 
-def test_a_partition_that_is_idle_for_long_is_no_loss_from_a_time_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code was 1, and `--partial`, which it asked for, hides what is lost indeed."""
+@pytest.mark.parametrize(
+    ("retentions", "harmless"),
+    [
+        (Retentions({"a": 10_000}), True),
+        (Retentions({"a": 4_000}), False),
+        (Retentions({"a": 10_000}, {"a": "by size"}), False),
+        (Retentions({}), False),
+        (None, False),
+    ],
+    ids=["kept since then", "deleted since then", "by size too", "for ever", "unknown"],
+)
+def test_a_partition_without_records_is_no_loss_if_retention_keeps_those_of_that_time(
+    monkeypatch: pytest.MonkeyPatch, retentions: Retentions | None, *, harmless: bool
+) -> None:
+    """For an idle partition the exit code was 1, and `--partial`, which it asked for, hides what is lost indeed."""
     group, idle = Cut(), TopicPartition("a", 1)
     group.topic.partitions.append((4, 4, 4))
     group.ledger.place({idle: Position(4, "id", "here")})
     monkeypatch.setattr(ModelCluster, "offsets_for_times", lambda *_: {A: 3, idle: 4})
-    made = group.again(start=datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC))
-    assert (made.perhaps_deleted, made.emptied, made.whole, made.ranges) == ((), (idle,), True, (a(3, 6),))
-    assert made.as_dict()["emptied"] == [{"topic": "a", "partition": 1}]
+    monkeypatch.setattr(environment, "now_ms", lambda: 8_000)
+    since = datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)
+    made = group.again(start=since, retentions=retentions and (lambda _: retentions))
+    assert (made.emptied, made.perhaps_deleted) == (((idle,), ()) if harmless else ((), (idle,)))
+    assert (made.whole, made.ranges) == (harmless, (a(3, 6),))
+    assert made.as_dict()["emptied"] == [{"topic": "a", "partition": 1}] * harmless
     group.topic.partitions[0] = (3, 6, 6)
-    assert group.again(start=datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC)).perhaps_deleted == (A,)
+    assert A in group.again(start=since, retentions=retentions and (lambda _: retentions)).perhaps_deleted
 
 
 def test_a_deleted_topic_whose_position_is_lost_stops_no_replay_of_others() -> None:

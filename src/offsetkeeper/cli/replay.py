@@ -99,7 +99,8 @@ def replay(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         if version is None:
-            made = plan_replay(ledger, cluster, start=start, end=end, scope=scope, ordered=ordered)
+            kept = cluster.retentions
+            made = plan_replay(ledger, cluster, start=start, end=end, scope=scope, ordered=ordered, retentions=kept)
         else:
             made = plan_replay_of(ledger, cluster, version)
         options.check_stored(ledger)
@@ -134,11 +135,20 @@ def _show(made: Replay, *, as_json: bool) -> None:
     if made.cut or made.perhaps_deleted:
         say(f"note: {made.losses}")
     if made.emptied:
-        say(f"note: retention has deleted all records of these partitions, of any time: {listed(made.emptied, ', ')}")
+        say(_emptied(made))
     say("Nothing was read. Add --output or --process to read the records.")
 
 
+def _emptied(made: Replay) -> str:
+    told = listed(made.emptied, ", ")
+    return (
+        f"note: retention has deleted all records of these partitions, as they are older than --from-datetime: {told}"
+    )
+
+
 def _done(made: Replay, what: str, *, as_json: bool, quiet: bool = False) -> None:
+    if made.emptied:
+        typer.echo(_emptied(made), err=True)
     if quiet:
         typer.echo(what, err=True)
     elif as_json:

@@ -78,6 +78,11 @@ class Retentions(NamedTuple):
     ms: Mapping[str, int]
     unjudged: Mapping[str, str] = MappingProxyType({})
 
+    @property
+    def surely_ms(self) -> Mapping[str, int]:
+        """The `ms` of the topics of which it is known that no record is deleted earlier, but by an operator."""
+        return {topic: ms for topic, ms in self.ms.items() if topic not in self.unjudged}
+
 
 class KafkaCluster(Cluster):
     """A Kafka cluster, through one client that is kept until `close`. It connects at the first request.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -22,6 +22,8 @@ from offsetkeeper.operate.scope import EVERYTHING, Scope
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from offsetkeeper.kafka.cluster import Retentions
+
 Limit = int | datetime | None
 
 
@@ -33,14 +35,15 @@ def plan_replay(
     end: Limit = None,
     scope: Scope = EVERYTHING,
     ordered: bool = False,
+    retentions: Callable[[Iterable[str]], Retentions] | None = None,
 ) -> Replay:
     """Return the plan to read the records between two limits again; nothing changes.
 
     Between two times these are exactly the records whose time lies there, whatever their order. Between two offsets
     these are the records that were there when the position was stored: if an election has cut some since, others are
     not read for them. From a time on, retention may have deleted some if Kafka holds no record from before that time:
-    what is deleted tells no time. The plan has these partitions in `perhaps_deleted`, and those that retention has
-    emptied in `emptied`: they may have been idle for long.
+    what is deleted tells no time. The plan has these partitions in `perhaps_deleted`. A partition without any record is
+    in `emptied` instead if retention keeps records since then: what it has deleted there is older.
 
     Args:
         ledger: ledger of the group.
@@ -52,6 +55,7 @@ def plan_replay(
             has lost.
         ordered: whether the records are in the order of their times: then the ranges end at the first record at or
             after the time.
+        retentions: returns for how long topics keep their records, if that can be asked.
 
     Raises:
         Refused: see `make_replay`; or a topic does not exist, or a partition has no position to end at.
@@ -80,7 +84,10 @@ def plan_replay(
     read = {tp: at._replace(offset=min(at.offset, ends[tp])) for tp, at in positions.items() if tp in there}
     cuts = {} if since or before else _cuts(cluster, read, bounds)  # by time, it is the records that are there now
     gone = sorted(tp for tp, at in there.items() if since and 0 < at.beginning == starts[tp])
-    emptied = tuple(tp for tp in gone if there[tp].beginning == there[tp].end)
+    empty = [tp for tp in gone if there[tp].beginning == there[tp].end]
+    kept_ms = retentions({tp.topic for tp in empty}).surely_ms if empty and retentions else {}
+    ago_ms = environment.now_ms() - first_ms(since) if since else 0
+    emptied = tuple(tp for tp in empty if ago_ms < kept_ms.get(tp.topic, 0))
     perhaps = tuple(tp for tp in gone if tp not in emptied)
     made = make_replay(ledger.group, wanted, positions, bounds, cuts, perhaps, emptied)
     return replace(made, since=since, before=before)

@@ -64,8 +64,8 @@ class Replay:
             such limit. Producers give the times, so they need not be in the order of the offsets.
         perhaps_deleted: partitions of which retention has deleted records, and Kafka holds none from before `since`:
             those that are gone may be wanted too. Sorted; `lost` does not count them.
-        emptied: partitions of which retention has deleted all records, while some from `since` on are wanted: sorted.
-            They may have been idle for long, so they are not in `perhaps_deleted`.
+        emptied: partitions of which retention has deleted all records; as it keeps those from `since` on, they were
+            older. Sorted; they are not in `perhaps_deleted`.
     """
 
     group: str
@@ -158,8 +158,7 @@ def make_replay(
     uncut = [r._replace(end=min(r.end, cuts.get(r.topic_partition, r.end))) for r in ranges]
     wrong = [problem for r in uncut if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
-        gone = sorted((*perhaps_deleted, *emptied))
-        empty = ["the requested ranges are empty", *([_perhaps(gone)] if gone else [])]
+        empty = ["the requested ranges are empty", *([_perhaps(perhaps_deleted)] if perhaps_deleted else [])]
         raise Refused(f"nothing to replay:\n  {listed(wrong or empty)}")
     stretches = tuple(
         _stretch(r, max(r.start, here.end), bounds[r.topic_partition].beginning)
