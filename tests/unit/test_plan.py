@@ -264,7 +264,9 @@ def test_a_refused_start_names_the_reset_of_the_partitions_that_stop_it_alone() 
     found = dict.fromkeys((P0, P1, OTHER), Bounds(2, 9, "id"))
     lost, kept, again = Position(1, "id"), Position(4, "id"), Position(4, "old")
     some = planned({P0: lost, P1: kept, OTHER: again}, found).remedy
-    assert "'offsetkeeper reset g --topic orders:0 --topic payments --to-earliest' shows what that does" in some
+    assert "'offsetkeeper reset g --topic orders:0 --topic payments:0 --to-earliest' shows what that does" in some
+    read = planned({P0: lost, P1: lost}, found).remedy  # the ledger may have others, which another program reads
+    assert "'offsetkeeper reset g --topic orders:0,1 --to-earliest' shows what that does" in read
     assert "offsetkeeper reset" not in planned({P0: Position(10, "id")}, found).remedy  # nobody knows what was read
     many = {TopicPartition(f"topic-{number:03}", 0): lost for number in range(99)}
     assert "offsetkeeper reset" not in planned(many, dict.fromkeys(many, Bounds(2, 9, "id"))).remedy

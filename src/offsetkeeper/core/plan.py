@@ -470,13 +470,12 @@ def _to_start(group: str, stopping: Sequence[str], *, elsewhere: bool) -> str:
 
 def _by_reset(group: str, rows: Sequence[PlanRow]) -> str:
     """Return the reset that lets a run start without another release; empty if it has too many names."""
-    topics: dict[str, list[PlanRow]] = {}
+    topics: dict[str, list[str]] = {}
     for row in rows:
-        topics.setdefault(row.topic_partition.topic, []).append(row)
-    names = []
-    for topic, known in topics.items():
-        stops = [str(row.topic_partition.partition) for row in known if row.stops]
-        names += [topic if len(stops) == len(known) else f"{topic}:{','.join(stops)}"] * bool(stops)
+        if row.stops:
+            topics.setdefault(row.topic_partition.topic, []).append(str(row.topic_partition.partition))
+    # A topic alone would be all its partitions that the ledger has, also those that the program does not read.
+    names = [f"{topic}:{','.join(partitions)}" for topic, partitions in topics.items()]
     named = " ".join(f"--topic {shlex.quote(name)}" for name in names)
     shown = command("reset", group, f"{named} --to-earliest")
     return f"Without another release: '{shown}' shows what that does." if len(shown) <= _LONGEST_COMMAND else ""
