@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,8 +112,8 @@ def start_query(
     except BaseException as raised:
         if watching is not None:
             watching.close()
-        stream.close()
-        error = stream.error(raised) if isinstance(raised, Exception) and _is_of_spark(raised) else raised
+        with closing(stream):
+            error = stream.ended_by(raised)
         if error is raised:
             raise
         raise error from raised
@@ -133,6 +133,7 @@ class Stream:
         self.write = write
         self.checkpoint = checkpoint
         self._delivery: Delivery | None = delivery
+        self._error: BaseException | None = None
 
     def close(self) -> None:
         """Release the group after the query has ended. It may be called again."""
@@ -144,24 +145,28 @@ class Stream:
             log.warning("a batch of group %r is still running: the group is not released", delivery.ledger.group)
             return
         try:
-            release(delivery.ledger, self.write.error, rejoin=True)
+            release(delivery.ledger, self.write.error or self._error, rejoin=True)
         finally:
             delivery.ledger.store.close()
 
     def error(self, raised: Exception) -> BaseException:
         """Return the original error of a batch from Spark's error, or ours for what Spark says of the checkpoint."""
         found = self.write.error or reading_error(raised) or sources_changed(raised, shown_location(self.checkpoint))
-        return found or spark_gone(raised) or raised
+        self._error = found or spark_gone(raised) or raised
+        return self._error
+
+    def ended_by(self, raised: BaseException) -> BaseException:
+        """Return `error` of what Spark has raised, and any other error as it is; the history gets its class."""
+        self._error = self.error(raised) if isinstance(raised, Exception) and _is_of_spark(raised) else raised
+        return self._error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: object) -> None:
         """Release the group; where Spark ended the block with an error, raise `error` of it instead."""
-        try:
-            told = self.error(raised) if isinstance(raised, Exception) and _is_of_spark(raised) else raised
-        finally:
-            self.close()
+        with closing(self):
+            told = raised and self.ended_by(raised)
         if told is not None and told is not raised:
             raise told from raised
 
@@ -203,7 +208,8 @@ class Query:
         try:
             with telling_spark_gone():
                 self._query.stop()
-        except SparkGone:
+        except SparkGone as gone:
+            self._stream.ended_by(gone)
             self._close(gone=True)
             raise
         self._close()
@@ -211,7 +217,9 @@ class Query:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: object) -> None:
+        if raised is not None:
+            self._stream.ended_by(raised)
         if kind is not SparkGone:  # already raised, and everything is closed
             self.stop()
 
