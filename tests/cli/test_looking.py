@@ -22,6 +22,7 @@ from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry
 from offsetkeeper.errors import Refused, SettingsError
+from offsetkeeper.kafka.cluster import Retentions
 
 A = TopicPartition("a", 0)
 

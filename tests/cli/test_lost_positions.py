@@ -9,7 +9,8 @@ import pytest
 from typer.testing import Result
 
 from cli import test_looking
-from cli.test_looking import A, Fake, execute, run
+from cli.test_looking import A, execute, run
+from fixtures.fake_cluster import Fake
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.checkpoint import LocalFiles, read_checkpoint
 from offsetkeeper.core.bounds import Bounds

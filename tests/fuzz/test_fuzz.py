@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from cli.test_looking import Fake
+from fixtures.fake_cluster import Fake
 from fuzz.mutate import SECRET, Mutations
 from fuzz.outside_readers import Reader, readers
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
