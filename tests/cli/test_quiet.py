@@ -136,7 +136,8 @@ def test_a_reader_that_goes_away_is_no_verdict_and_nothing_is_said(
 
 FAKE = """
 from contextlib import nullcontext
-from cli.test_looking import A, Bounds, Fake
+from cli.test_looking import A, Bounds
+from fixtures.fake_cluster import Fake
 from offsetkeeper.cli import main, options
 cluster = Fake()
 cluster.held_ = {A: Bounds(0, 20)}
