@@ -16,6 +16,8 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
+from offsetkeeper.sinks.sqlite import SQLiteTable, _statement
+from offsetkeeper.sinks.table import Target
 from offsetkeeper.stores.memory import MemoryStore
 
 BATCH = Batch("shop", "token", 1, (OffsetRange("orders", 0, 0, 10),))
@@ -145,6 +147,53 @@ def test_a_trigger_s_own_refusal_is_still_the_record_s_in_an_upsert(
     shop.execute("insert into seen values ('tea')")
     with pytest.raises(RowMismatch, match=r"UNIQUE constraint failed: seen.item; nothing was written$"):
         Table(url, "orders", **BY_ID).rows.write(spark.sql(ORDER), BATCH)
+
+
+def upsert(url: str, shop: sqlite3.Connection, *row: object) -> None:
+    """Upsert a row into `orders` by its key `id`, as a batch does when its rows are with the driver."""
+    sink = SQLiteTable(url, Target("", "orders", "upsert", ("id",)))
+    sink._finish(shop, _statement(sink._target, ["id", "item"], aborts=False), [row])
+
+
+def test_a_trigger_that_an_upsert_does_not_fire_is_not_named_for_a_record_s_conflict(
+    url: str, shop: sqlite3.Connection
+) -> None:
+    """The run stopped, and the advice was on the trigger of another table."""
+    shop.executescript("""
+        create table orders (id int unique, item text);
+        create table seen (item text unique);
+        create table x (item text);
+        create trigger noted after update on orders begin insert into seen values (new.item); end;
+        create trigger other after insert on x begin insert or ignore into seen values (new.item); end;
+        insert into seen values ('tea'); insert into orders values (1, 'milk');
+    """)
+    with pytest.raises(RowMismatch, match=r"UNIQUE constraint failed: seen.item; nothing was written$"):
+        upsert(url, shop, 1, "tea")
+    shop.execute("create trigger more after update on orders begin insert into X values (new.item); end")
+    with pytest.raises(Refused, match=r"UNIQUE constraint failed: seen.item.* of trigger other"):
+        upsert(url, shop, 1, "tea")
+
+
+@pytest.mark.parametrize("name", ["orders", '"orders"', "`orders`", "[orders]", "ORDERS"])
+def test_a_clause_of_a_trigger_for_its_own_table_is_no_fault_of_a_record(
+    url: str, shop: sqlite3.Connection, name: str
+) -> None:
+    """Its good records went to the dead letters. Without such a clause, the conflict is the record's."""
+    shop.executescript(f"""
+        create table orders (id int unique, item text, key text unique);
+        create trigger again after update on orders when new.item <> 'x'
+        begin insert or ignore into {name} values (100 + new.id, 'x', new.item); end;
+        insert into orders values (5, 'x', 'tea'), (1, 'milk', null);
+    """)  # noqa: S608 - the test's own
+    with pytest.raises(Refused, match=r"UNIQUE constraint failed: orders.key.* of trigger again"):
+        upsert(url, shop, 1, "tea")
+    shop.executescript("""
+        drop trigger again; create trigger again after update on orders when new.item <> 'x'
+        begin insert into orders values (100 + new.id, 'x', new.item); end;
+    """)
+    with pytest.raises(RowMismatch, match=r"UNIQUE constraint failed: orders.key; nothing was written$"):
+        upsert(url, shop, 1, "tea")
+    assert shop.execute("select count(*) from orders").fetchall() == [(2,)]
 
 
 def test_words_in_comments_and_texts_are_no_conflict_clauses(url: str, shop: sqlite3.Connection) -> None:

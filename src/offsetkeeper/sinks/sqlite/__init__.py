@@ -65,11 +65,11 @@ _TRIGGERS = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?
 _DECLARED = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 # SQLite's DO UPDATE is one OR ABORT, which counts in the statements of the triggers that it fires, instead of these.
-_OVERRIDDEN = re.compile(r"\b(?:insert|update)\s+or\s+(?:ignore|replace)\b|\breplace\s+into\b", re.IGNORECASE)
-_EACH_TRIGGER = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"
+_OVERRIDDEN = r"\b(?:(?:insert\s+or\s+(?:ignore|replace)|replace)\s+into|update\s+or\s+(?:ignore|replace))\b"
+_EACH_TRIGGER = "SELECT name, lower(tbl_name), sql FROM sqlite_schema WHERE type = 'trigger'"
 _BROKEN = re.compile(r"(?:UNIQUE|NOT NULL) constraint failed: ([^.]+)\.")
-# Comments, texts and quoted names, which are no clauses.
-_NO_CODE = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]""", re.DOTALL)
+_NO_TEXT = r"--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'"  # comments and texts
+_NO_CODE = re.compile(rf"""{_NO_TEXT}|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]""", re.DOTALL)  # and quoted names
 # The rowid alone is a primary key without an index; SQLite numbers the rows in it.
 _COLUMNS = """
     SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT numbered, hidden IN (2, 3),
@@ -214,13 +214,20 @@ class SQLiteTable:
             raise judged(error, text) from error
 
     def _overridden(self, connection: sqlite3.Connection, error: sqlite3.Error) -> str:
-        """Return the trigger whose clause for a conflict in another table an upsert has overridden; else empty."""
+        """Return the trigger whose clause for a conflict an upsert has overridden; else empty."""
         broken = _BROKEN.match(str(error))
-        if not self._target.key or broken is None or broken[1].lower() == self._target.table.lower():
+        if not self._target.key or broken is None:
             return ""
-        for name, declared in connection.execute(_EACH_TRIGGER).fetchall():
-            if _OVERRIDDEN.search(_NO_CODE.sub(" ", declared)) and broken[1].lower() in declared.lower():
-                return str(name)
+        every = [
+            (name, table, re.sub(_NO_TEXT, " ", code, flags=re.DOTALL))
+            for name, table, code in connection.execute(_EACH_TRIGGER).fetchall()
+        ]
+        fired = [self._target.table.lower()]  # the tables whose triggers the upsert may have fired
+        for at in fired:
+            for name, _, code in (each for each in every if each[1] == at):
+                if _names(code, broken[1], _OVERRIDDEN):
+                    return str(name)
+                fired += sorted({table for _, table, _ in every if _names(code, table)} - {*fired})
         return ""
 
     def _found(self, connection: Connection, keys: Iterable[Sequence[Any]], collations: Mapping[str, str]) -> int:
@@ -337,6 +344,11 @@ def _statement(target: Target, names: Sequence[str], *, aborts: bool) -> str:
     if target.mode == "append":
         return insert
     return f"{insert} ON CONFLICT ({key}) DO {f'UPDATE SET {changes}' if changes else _NOTHING}"
+
+
+def _names(code: str, table: str, after: str = r"(?<!\w)") -> bool:
+    """Whether SQL has the name of a table, quoted or not, right after what a pattern matches."""
+    return re.search(rf"""{after}\s*["`\[]?{re.escape(table)}(?!\w)""", code, re.IGNORECASE) is not None
 
 
 def _quoted(name: str) -> str:
