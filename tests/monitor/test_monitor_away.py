@@ -24,6 +24,7 @@ from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.formatting import clock
 from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.monitor.pages import Pages
+from offsetkeeper.operate.fence import fence
 from offsetkeeper.operate.status import Status
 from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
@@ -240,6 +241,62 @@ def test_a_store_that_went_back_is_told_until_its_version_is_past_the_old_one(
         assert collector.poll() == []
         assert "went back" not in pages.group(collector.view, "shop")
     assert [said in text for text in caplog.messages if "went back" in text] == [True, True]
+
+
+def restored_to_first(scene: Scene, collector: Collector, topic: str, *, held: bool = False) -> Path:
+    """Let a collector see a group, put back an older copy of its store, and let it say so; return the store's file."""
+    scene.group("shop", topic, [2], held=held)
+    file = Path(scene.store.removeprefix("sqlite:///"))
+    with closing(sqlite3.connect(file)) as connection, closing(sqlite3.connect(f"{file}.backup")) as backup:
+        connection.backup(backup)
+    ledger = Ledger(scene.open(), "shop", name="host:2")
+    for _ in range(9):
+        ledger.acquire("start")
+        ledger.release("end")
+    assert collector.poll() == []
+    with closing(sqlite3.connect(f"{file}.backup")) as backup, closing(sqlite3.connect(file)) as connection:
+        backup.backup(connection)
+    collector.poll()
+    collector.poll()
+    assert collector.view.groups["shop"].went_back
+    return file
+
+
+@pytest.mark.parametrize("how", ["holds", "has committed and ended"])
+def test_a_store_that_went_back_is_not_told_any_more_once_a_run_has_begun(scene: Scene, how: str) -> None:
+    """It was dealt with, and the page said "do not start at once" until thousands of batches were committed."""
+    topic = scene.topic(1, 9)
+    pages = Pages("store", "kafka", every_s=5, changes=False)
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster)
+        restored_to_first(scene, collector, topic, held=True)
+        fence(Ledger(scene.open(), "shop", name="an operator"), "restored")
+        collector.poll()
+        assert "do not start at once" in pages.groups(collector.view)
+        scene.ledgers["shop"] = ledger = Ledger(scene.open(), "shop", name="host:3")
+        ledger.acquire("start")
+        if "committed" in how:
+            scene.commit("shop", topic, [4])
+            ledger.release("end")
+        collector.poll()
+        assert "do not start at once" not in pages.groups(collector.view)
+        assert 'id="went-back"' not in pages.group(collector.view, "shop")
+
+
+def test_a_group_that_is_gone_and_made_again_did_not_go_back(scene: Scene) -> None:
+    topic = scene.topic(1, 9)
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster)
+        file = restored_to_first(scene, collector, topic)
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                connection.execute(f"DELETE FROM {table} WHERE group_id = 'shop'")  # noqa: S608 - ours
+        collector.poll()
+        assert list(collector.view.gone) == ["shop"]
+        scene.group("shop", topic, [2])
+        for _ in range(2):
+            assert not collector.poll()
+            assert not collector.view.groups["shop"].went_back
 
 
 def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:

@@ -89,6 +89,7 @@ class Collector:
             notices += self._tell_gone([name for name in gone if name not in told], at_ms)
             self._told_back -= {each.key.group for each in dropped if each.state == "back"}
             notices += self._tell_back(groups, at_ms)
+            self._newest = {name: newest for name, newest in self._newest.items() if name in groups}
         self.view = View(
             before.number + 1,
             at_ms,
@@ -150,7 +151,7 @@ class Collector:
         except Exception as error:  # noqa: BLE001 - see `_alone`
             return replace(before, error=_alone(before, error))
         snapshot = before.snapshot if before.snapshot == found else found  # the same one, where nothing changed
-        self._newest[name] = newest = max(self._newest.get(name, 0), snapshot.version)
+        self._newest[name] = newest = self._newest_of(before.snapshot, snapshot)
         try:
             history = read_on(self._store, snapshot, before.snapshot, before.history, at_ms)
         except Exception as error:  # noqa: BLE001 - see `_alone`
@@ -159,6 +160,15 @@ class Collector:
         anchors = () if moved else before.anchors
         sample = GroupSample(at_ms, snapshot, history, points=before.points, growth=before.growth, anchors=anchors)
         return replace(sample, error=history.problem, day=before.day, past_known=before.past_known, newest=newest)
+
+    def _newest_of(self, before: Snapshot, now: Snapshot) -> int:
+        """Return the newest version of a ledger; if it went back, only since a run has begun again, which settles that.
+
+        An operator who fences a run raises the epoch too, but holds nothing and commits nothing.
+        """
+        runs = now.owner is not None or now.sequence > before.sequence
+        settled = now.group in self._told_back and now.epoch > before.epoch and runs
+        return now.version if settled else max(self._newest.get(now.group, 0), now.version)
 
     def _measured(self, read: Collection[GroupSample], at_ms: int) -> tuple[dict[str, GroupSample], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
