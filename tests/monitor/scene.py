@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -137,7 +138,13 @@ class Served:
             raise AssertionError(line + self.stop())
         self.url = line.split("Serving at ")[1].split(",")[0].rstrip("/\n")
         self.client = httpx.Client(base_url=self.url, timeout=LIMIT_S, trust_env=False)
-        wait_until(lambda: self.json("/api/health")["look"] > 0, "there was a look", LIMIT_S)
+        once = {"Connection": "close"}  # one that waits is closed as idle, while a long look takes the time
+        ask = partial(self.client.get, "/api/health", headers=once)
+        try:
+            wait_until(lambda: ask().json()["look"] > 0, "there was a look", LIMIT_S)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
