@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from fixtures.fake_cluster import Fake
 from offsetkeeper import Ledger, Position, TopicPartition, open_store
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
-from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.kafka.cluster import Retentions
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.history import History
 from offsetkeeper.monitor.metrics import exposition
@@ -29,21 +28,8 @@ PLAN: Plan = plan("shop", {}, {}, Policies(), FirstOffsets())
 INTERVAL_S, EVERY_S = 1_500, 5
 
 
-class Idle:
+class Idle(Fake):
     """A cluster with one partition, of which nothing is unread."""
-
-    brokers = "fake:9092"
-    options: Mapping[str, str] = {}
-    isolation = "read_committed"
-
-    with_open_transactions = KafkaCluster.with_open_transactions
-    with_cuts = KafkaCluster.with_cuts
-    record_timestamps = KafkaCluster.record_timestamps
-    held_since = KafkaCluster.held_since
-
-    def with_log_ends(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
-        """Return the same: no transaction is open."""
-        return dict(bounds)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
         """Return topics of one partition."""
@@ -52,11 +38,6 @@ class Idle:
     def bounds_quickly(self, topic: TopicDescription) -> dict[TopicPartition, Bounds]:
         """Return where it begins and ends."""
         return {TopicPartition(topic.topic, 0): Bounds(0, 0, None, 0)}
-
-    def retentions(self, topics: Iterable[str]) -> Retentions:
-        """Return none: records are kept for ever."""
-        del topics
-        return Retentions({})
 
 
 def seen(before: GroupSample, at_s: int, waiting: int) -> GroupSample:

@@ -388,7 +388,7 @@ def test_the_holder_of_the_lock_may_change_while_two_answers_are_compared(
 ) -> None:
     """Else the table would be written by a mark, and the next start by the ledger's transaction."""
     url, holders = f"{mariadb_server.url(shop)}?timeout=2", iter([7, 8, 9, 9])
-    monkeypatch.setattr("offsetkeeper.sinks.mysql.database_identity", lambda _: f"server:lock={next(holders)}")
+    monkeypatch.setattr("offsetkeeper.clients.mysql_server.database_identity", lambda _: f"server:lock={next(holders)}")
     with closing(open_store(url)) as store:
         monkeypatch.setattr(store, "identity", lambda: f"server:lock={next(holders)}")
         assert isinstance(Table(url, "records").prepare(store, Guarantee.EXACTLY_ONCE), Joiner)

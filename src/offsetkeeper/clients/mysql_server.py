@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -106,8 +106,7 @@ _LONGEST_S = 10
 def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
     """Return a text that identifies the database of a connection, however its URL is spelled.
 
-    A copy of a server may have all its names. So compare two identities while one of the connections has the lock; see
-    `identity_lock`.
+    A copy of a server may have all its names: see `is_in_database`.
     """
     with connection.cursor(pymysql.cursors.Cursor) as cursor:
         cursor.execute(f"SHOW GLOBAL VARIABLES WHERE variable_name IN {_NAMES}")
@@ -115,6 +114,17 @@ def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
         cursor.execute("SELECT DATABASE(), IS_USED_LOCK(%s)", (_LOCK,))
         [(database, holder)] = cursor.fetchall()
     return ":".join(["mysql", *(f"{name}={value}" for name, value in found), f"lock={holder}", database])
+
+
+def is_in_database(connection: Connection, identity: Callable[[], str]) -> bool:
+    """Return whether another connection is to the database of this one.
+
+    Args:
+        connection: a connection.
+        identity: asks the other one for its identity.
+    """
+    with identity_lock(connection):  # the second time, as another session's lock may end between two answers
+        return any(identity() == database_identity(connection) for _ in range(2))
 
 
 @contextmanager

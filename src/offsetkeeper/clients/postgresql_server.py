@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psycopg
@@ -74,6 +74,11 @@ def database_identity(connection: psycopg.Connection[Any]) -> str:
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         [(began, oid, name)] = cursor.execute(_IDENTITY).fetchall()
     return f"postgresql:{began}:{oid}:{name}"
+
+
+def is_in_database(connection: psycopg.Connection[Any], identity: Callable[[], str]) -> bool:
+    """Return whether another connection, which `identity` asks, is to the database of this one."""
+    return identity() == database_identity(connection)
 
 
 def server_settings(connection: psycopg.Connection[Any]) -> dict[str, str | None]:

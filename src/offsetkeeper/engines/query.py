@@ -157,8 +157,10 @@ class Stream:
 
     def ended_by(self, raised: BaseException) -> BaseException:
         """Return `error` of what Spark has raised, and any other error as it is; the history gets its class."""
-        self._error = self.error(raised) if isinstance(raised, Exception) and _is_of_spark(raised) else raised
-        return self._error
+        if isinstance(raised, Exception) and _is_of_spark(raised):
+            return self.error(raised)
+        self._error = raised
+        return raised
 
     def __enter__(self) -> Self:
         return self

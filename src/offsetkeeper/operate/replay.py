@@ -89,8 +89,8 @@ def plan_replay(
     ago_ms = environment.now_ms() - first_ms(since) if since else 0
     emptied = tuple(tp for tp in empty if ago_ms < kept_ms.get(tp.topic, 0))
     perhaps = tuple(tp for tp in gone if tp not in emptied)
-    made = make_replay(ledger.group, wanted, positions, bounds, cuts, perhaps, emptied)
-    return replace(made, since=since, before=before)
+    made = make_replay(ledger.group, wanted, positions, bounds, cuts, perhaps)
+    return replace(made, since=since, before=before, emptied=emptied)
 
 
 def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:

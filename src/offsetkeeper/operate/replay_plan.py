@@ -136,7 +136,6 @@ def make_replay(
     bounds: Mapping[TopicPartition, Bounds],
     cuts: Cuts = NO_CUTS,
     perhaps_deleted: tuple[TopicPartition, ...] = (),
-    emptied: tuple[TopicPartition, ...] = (),
 ) -> Replay:
     """Return the plan to read these ranges again.
 
@@ -148,7 +147,6 @@ def make_replay(
         cuts: the offsets from which on other records may have taken the place of those that are wanted; -1 if that
             offset is unknown.
         perhaps_deleted: see `Replay`.
-        emptied: see `Replay`.
 
     Raises:
         Refused: a partition does not exist, its topic was created again since, or the partition ends before the
@@ -165,7 +163,7 @@ def make_replay(
         for r, here in zip(ranges, uncut, strict=True)
     )
     ids = known_ids({r.topic_partition: bounds[r.topic_partition] for r in ranges})
-    return Replay(group, stretches, ids, perhaps_deleted=perhaps_deleted, emptied=emptied)
+    return Replay(group, stretches, ids, perhaps_deleted=perhaps_deleted)
 
 
 def cuts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -172,20 +172,10 @@ class StagedTable(Generic[C, S]):
         mine = f"{prefix}{self._run}_"
         return prefix, mine, f"{mine}{environment.token(4)}"
 
-    def _is_in_database_of(
-        self,
-        store: Store,
-        identity: Callable[[C], str],
-        lock: Callable[[C], AbstractContextManager[object]] = nullcontext,
-    ) -> bool:
+    def _is_in_database_of(self, store: Store, is_in: Callable[[C, Callable[[], str]], bool]) -> bool:
         if not isinstance(store, TransactionalStore) or not store.address.startswith(self._SCHEMES):
             return False
-
-        def same(connection: C) -> bool:
-            with lock(connection):  # the second time, as another session's lock may end between two answers
-                return any(store.identity() == identity(connection) for _ in range(2))
-
-        return self._database.run(same)
+        return self._database.run(lambda connection: is_in(connection, store.identity))
 
     def _is_first(self, prefix: str) -> bool:
         """Whether this is the first batch of this run into that table."""

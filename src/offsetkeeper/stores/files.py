@@ -148,7 +148,7 @@ class FileStore(BaseStore):
         content = self._content(change)
         stamp = self._look(change)
         self._seen.pop(group, None)
-        made = self._files.create(folder_of(group), _name(before + 1), content)
+        made = self._files.create(folder_of(group), name_of(before + 1), content)
         if not made:
             raise not_changed(self.address, change, f"another writer made version {before + 1} first")
         self._confirm(change, stamp, made)
@@ -201,7 +201,7 @@ class FileStore(BaseStore):
         seen, listed = self._seen.get(group), False
         newest = seen.version if seen else None
         for _ in range(_TRIES):
-            file = None if newest is None else self._files.read(folder_of(group), _name(newest))
+            file = None if newest is None else self._files.read(folder_of(group), name_of(newest))
             now = self._find_newest(group)
             if now is None:
                 return 0, None
@@ -220,7 +220,7 @@ class FileStore(BaseStore):
             while last > oldest:
                 versions = range(last, max(last - (1 if large else _AT_ONCE), oldest), -1)
                 last, large = versions[-1] - 1, False
-                found = pool.map(lambda version: self._files.read(folder_of(group), _name(version)), versions)
+                found = pool.map(lambda version: self._files.read(folder_of(group), name_of(version)), versions)
                 for version, each in zip(versions, found, strict=True):
                     if each is None:
                         return
@@ -240,28 +240,28 @@ class FileStore(BaseStore):
         seen = self._seen.get(group)
         if seen and (seen.version, seen.change_id) == (before, change.before.change_id):
             return seen.stamp if before else ""
-        file = self._files.read(folder_of(group), _name(before)) if before else None
+        file = self._files.read(folder_of(group), name_of(before)) if before else None
         newest = self._find_newest(group) or 0  # after the file, which is a stray otherwise
         if newest != before or (before and not _made_by(file, change.before)):
             raise version_conflict(self.address, change, newest)
         return file.stamp if file else ""
 
     def _versions(self, group: str, start: int) -> Collection[int]:
-        names = self._files.names(folder_of(group), _name(start - 1) if start > 1 else "")
+        names = self._files.names(folder_of(group), name_of(start - 1) if start > 1 else "")
         found = (int(match[1]) for name in names if (match := NAME.fullmatch(name)))
         return {version for version in found if version >= start}
 
     def _confirm(self, change: Change, stamp: str, made: str) -> None:
         """Return if the created file is the change of its version, by the proof in the docstring above."""
         group, before = change.after.group, change.before.version
-        folder, mine, next_one = folder_of(group), _name(before + 1), _name(before + 2)
+        folder, mine, next_one = folder_of(group), name_of(before + 1), name_of(before + 2)
         try:
-            if stamp and self._files.stamp(folder, _name(before)) == stamp:
+            if stamp and self._files.stamp(folder, name_of(before)) == stamp:
                 self._check_own(change, made)
                 return
             versions = self._versions(group, before)
             newest = max(versions, default=0)
-            there = before in versions and _made_by(self._files.read(folder, _name(before)), change.before)
+            there = before in versions and _made_by(self._files.read(folder, name_of(before)), change.before)
             if before < newest < before + _KEPT and (before == 0 or there):
                 self._check_own(change, made)
                 return
@@ -281,7 +281,7 @@ class FileStore(BaseStore):
 
     def _check_own(self, change: Change, made: str) -> None:
         """Check that the file of a change, which is never deleted as old so soon, is still the one that was made."""
-        name = _name(change.after.version)
+        name = name_of(change.after.version)
         if self._files.stamp(folder_of(change.after.group), name) != made:
             raise StoreUnavailable(
                 f"{name} is gone, or another writer wrote over it: does the place create files in one step?"
@@ -291,20 +291,21 @@ class FileStore(BaseStore):
         try:
             old = sorted(version for version in self._versions(group, 0) if 0 < version <= last)
             if old:
-                self._files.delete(folder_of(group), [_name(version) for version in old])
+                self._files.delete(folder_of(group), [name_of(version) for version in old])
                 self._files.clean()
         except OffsetkeeperError as error:  # the change is made; a later change deletes them
             log.warning("%s: old files of group %r could not be deleted: %s", self.address, group, error)
 
     def _where(self, group: str, version: int) -> str:
-        return f"{self.address}, group {group!r}, file {folder_of(group)}/{_name(version)},"
+        return f"{self.address}, group {group!r}, file {folder_of(group)}/{name_of(version)},"
 
     def _unknown(self, change: Change, why: str) -> OutcomeUnknown:
         what = f"{self.address}: group {change.after.group!r}: it is unknown whether version {change.after.version}"
         return OutcomeUnknown(f"{what} counts ({why}); load the group again")
 
 
-def _name(version: int) -> str:
+def name_of(version: int) -> str:
+    """Return the name of the file with a version; 0 is that of another program."""
     return f"{version:012}.json" if version else "0.json"
 
 

@@ -14,7 +14,7 @@ from botocore.exceptions import (
 from offsetkeeper.clients.s3 import OWN, PROBE, Connection, status_of
 from offsetkeeper.clients.url import UrlSettings, read_url
 from offsetkeeper.errors import OutcomeUnknown
-from offsetkeeper.stores.files import File, FileStore
+from offsetkeeper.stores.files import File, FileStore, name_of
 
 _MISSING = 404
 
@@ -72,7 +72,7 @@ class _Bucket:
     def create(self, folder: str, name: str, content: bytes) -> str:
         before = int(name.removesuffix(".json")) - 1
         # A rule may be for a part of the prefix, or a size: so the newest file is looked at too.
-        newest = self._key(folder, f"{before:012}.json") if before else ""
+        newest = self._key(folder, name_of(before)) if before else ""
         self._connection.try_out(f"{self._connection.root}{PROBE}", newest)
         return self._connection.put_new(self._key(folder, name), content, OutcomeUnknown)
 

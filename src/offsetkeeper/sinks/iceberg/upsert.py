@@ -117,8 +117,9 @@ def _that_may_have(table: Table, keys: pa.Table, key: Sequence[str]) -> list[Fil
     wanted, snapshot = _between(table, keys, key), table.current_snapshot()
     planner = _Planner(table, wanted, _between(table, keys, others))
     planned = list(planner.plan_files(snapshot.manifests(table.io))) if snapshot else []
-    within = [scanned for scanned in planned if planner.may_have(scanned.file)]
-    beyond = [scanned for scanned in planned if not planner.may_have(scanned.file)]
+    within, beyond = list[FileScanTask](), list[FileScanTask]()
+    for scanned in planned:
+        (within if planner.may_have(scanned.file) else beyond).append(scanned)
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # in an object store, most of the time of each is waiting
         wrong = pool.map(lambda scanned: unbounded(scanned.file, table.io) & {*texts, NO_ID}, beyond)
         return [*within, *compress(beyond, wrong)]

@@ -18,7 +18,7 @@ import pymysql
 from offsetkeeper import errors
 from offsetkeeper.clients import mysql_tls, sql_codes
 from offsetkeeper.clients.mysql import Connection, code_of
-from offsetkeeper.clients.mysql_server import database_identity, identity_lock
+from offsetkeeper.clients.mysql_server import is_in_database
 from offsetkeeper.core import environment, executors, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
@@ -71,7 +71,7 @@ class MySQLTable(StagedTable[Connection, Staging]):
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._database.run(self._look)
         marks = Marks(self._database, DIALECT, relation.schema, relation.name)
-        if self._is_in_database_of(store, database_identity, identity_lock):
+        if self._is_in_database_of(store, is_in_database):
             return within(self._of_output(), marks)
         return apart(self, marks, guarantee)
 

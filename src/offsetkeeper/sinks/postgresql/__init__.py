@@ -17,7 +17,7 @@ from psycopg import sql
 from offsetkeeper import errors
 from offsetkeeper.clients import postgresql_tls, sql_codes
 from offsetkeeper.clients.postgresql import Connection
-from offsetkeeper.clients.postgresql_server import database_identity
+from offsetkeeper.clients.postgresql_server import is_in_database
 from offsetkeeper.core import environment, executors, outside, tls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Guarantee
@@ -59,7 +59,7 @@ class PostgreSQLTable(StagedTable[Connection, Staging]):
         relation = self._database.run(lambda connection: check_table(connection, self._target, self._database.address))
         self._target = self._target._replace(schema=relation.schema)  # a schema may appear before it in the search path
         marks = Marks(self._database, DIALECT, relation.schema, relation.name, identity_of(relation))
-        if self._is_in_database_of(store, database_identity):
+        if self._is_in_database_of(store, is_in_database):
             return within(self._of_output(), marks, self._moved_from if self._searched else lambda *_: "")
         return apart(self, marks, guarantee)
 
