@@ -37,7 +37,7 @@ def lag_of_all(chosen: options.Settings, limits: Limits, watch: float | None, *,
         as_json: whether to print JSON.
 
     Raises:
-        Refused: there is no group to hold against the limits.
+        Refused: a limit was asked for, and the store has no groups.
         SettingsError: store or brokers are missing or wrong.
         StoreUnavailable, BrokerUnavailable: the store or the brokers do not answer.
     """
