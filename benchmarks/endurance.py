@@ -5,7 +5,8 @@
 What Spark keeps for its page is cut to a few entries, so that a slope is of what is kept without end. Looks are taken
 within batches, and take no part in their time: the heap's live bytes after forced collections, the resident bytes of
 Python, and threads and open files of Python and Java together. The first fifth of the batches warms up and does not
-count. Slopes are of the straight line nearest to the looks; the time is that of the last tenth against the second.
+count. Slopes are of the straight line nearest to the looks; the time is that of the last tenth against the second, and
+so is the CPU time of Python and Java, which other work on the machine disturbs less.
 `catalog_rows` is what a batch adds to `pg_class` and `pg_attribute` of PostgreSQL, which vacuum has to remove; it has a
 share of the tables that the start makes. Servers are started only for the sinks that need them.
 """
@@ -93,18 +94,32 @@ class Watch:
     columns: Sequence[str] = ("topic", "partition", "offset")
     looks: list[Look] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     _left: float = 0.0
+    _spent: float = 0.0
 
     def __call__(self, frame: DataFrame, _: object) -> DataFrame:
         """Be the function before the sink."""
         if self._left:
             self.seconds.append(time.perf_counter() - self._left)
+            self.cpu_seconds.append(self._cpu() - self._spent)
         number = len(self.seconds)
         if number >= self.batches // 5 and number % max(self.batches * 4 // 5 // _LOOKS, 1) == 0:
             self.looks.append(self._look(number))
             say(f"{number} of {self.batches} batches: {self.looks[-1]}")
-        self._left = time.perf_counter()
+        self._left, self._spent = time.perf_counter(), self._cpu()
         return frame.select(*self.columns)
+
+    @cached_property
+    def processes(self) -> tuple[Path, Path]:
+        """What the system tells of Python and of Java."""
+        java: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to it
+        return Path("/proc/self"), Path(f"/proc/{java.java.lang.ProcessHandle.current().pid()}")
+
+    def _cpu(self) -> float:
+        """Return the seconds of CPU that both have taken, in steps of 10 ms."""
+        fields = [(process / "stat").read_text().rpartition(")")[2].split() for process in self.processes]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
     def _look(self, number: int) -> Look:
         java: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to it
@@ -112,8 +127,7 @@ class Watch:
             gc.collect()
             java.java.lang.System.gc()
             time.sleep(0.3)
-        runtime = java.java.lang.Runtime.getRuntime()
-        processes = [Path("/proc/self"), Path(f"/proc/{java.java.lang.ProcessHandle.current().pid()}")]
+        runtime, processes = java.java.lang.Runtime.getRuntime(), self.processes
         return Look(
             number,
             (runtime.totalMemory() - runtime.freeMemory()) / 1024,
@@ -138,6 +152,10 @@ class Watch:
             "batch_s": round(statistics.median(self.seconds), 3),
             "last_tenth_by_second": round(
                 statistics.median(self.seconds[-tenth:]) / statistics.median(self.seconds[tenth : 2 * tenth]), 2
+            ),
+            "cpu_s": round(statistics.fmean(self.cpu_seconds), 3),
+            "cpu_last_tenth_by_second": round(
+                sum(self.cpu_seconds[-tenth:]) / sum(self.cpu_seconds[tenth : 2 * tenth]), 2
             ),
         }
 

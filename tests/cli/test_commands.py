@@ -267,7 +267,8 @@ def test_a_csv_of_several_groups_moves_the_one_that_is_named(desk: Desk) -> None
 
 def test_a_topic_narrows_what_a_csv_moves(desk: Desk) -> None:
     Path("offsets.csv").write_text(f"{desk.topic},0,2\n{desk.topic},1,3\n", "utf-8")
-    desk.run("reset", "shop", "--from-file", "offsets.csv", "--topic", f"{desk.topic}:0", "--execute")
+    said = desk.run("reset", "shop", "--from-file", "offsets.csv", "--topic", f"{desk.topic}:0", "--execute").stderr
+    assert f"what is before these is not read again: {desk.topic} 1\n" in said
     assert desk.offsets() == [2, 10]
     with pytest.raises(Refused, match=f"{desk.topic} 7 is not among the offsets given"):
         desk.run("reset", "shop", "--from-file", "offsets.csv", "--topic", f"{desk.topic}:1,7", "--execute")

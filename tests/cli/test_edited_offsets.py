@@ -125,3 +125,4 @@ def test_positions_that_another_program_has_passed_go_nowhere(
     assert not any(tmp_path.glob("new/**/0"))
     result = CliRunner().invoke(app, (*asked, "--force"))
     assert result.exit_code == 0, result.output
+    assert "orders 0: 1000 in Kafka, 62 in the ledger" in result.stderr  # --force may be given for a run that died

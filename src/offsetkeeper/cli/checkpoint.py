@@ -448,8 +448,7 @@ def _of_group(store: str, group: str, *, force: bool = True) -> Snapshot:
         raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.settings(store)) as opened:
         found = opened.load(group)
-        if not force:
-            check_unedited(Ledger(opened, group))
+        (options.say_edited if force else check_unedited)(Ledger(opened, group))
     if not found.positions:
         raise Refused(f"the store has no positions of group {group!r}")
     return found

@@ -11,6 +11,7 @@ from offsetkeeper.cli.changes import Execute, Force, Reason, say_end, signed, te
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Clip, DryRun, TopicOption, check_execute, parse_scope
 from offsetkeeper.core.codec import FORMAT
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
@@ -225,6 +226,8 @@ def copy_group(group: str, source: Store, target: Store, *, execute: bool, as_js
         as_json: whether to print JSON.
         how: further arguments of `operate.copy.copy`.
     """
+    if how.get("force"):  # given for a run that has died, it must not hide what another program has done
+        options.say_edited(Ledger(source, group))
     plan = copying.preview(group, source, target, **how)
     if execute:
         copying.copy(group, source, target, **how)

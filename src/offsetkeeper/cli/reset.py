@@ -28,7 +28,7 @@ from offsetkeeper.cli.targets import (
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
-from offsetkeeper.errors import Fenced, Refused, SettingsError
+from offsetkeeper.errors import Fenced, Refused, SettingsError, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.published import check_unedited
 from offsetkeeper.operate.reset import apply_reset, check_reset, known_history, plan_reset
@@ -101,7 +101,7 @@ def reset(
                 work(each.load(), each.store.address, cluster, to[group], scope, history=known_history(each))
                 for group, each in ledgers.items()
             ]
-            _check_known(ledgers if targets.from_file is None else {})
+            (_check_known if targets.from_file is None else _tell_unnamed)(ledgers, made)
             _check_exported(ledgers, made if export and targets.from_file is None else (), scope)
         if save is not None:
             write_text(save, made[0].dump())
@@ -145,8 +145,7 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> Scope:
 
 def _stored(ledger: Ledger, scope: Scope, *, force: bool) -> dict[TopicPartition, int]:
     snapshot = ledger.load()
-    if not force:
-        check_unedited(ledger)
+    (options.say_edited if force else check_unedited)(ledger)
     stored, begun = snapshot.positions, snapshot.pending or snapshot.unsettled
     if begun is not None:
         complain(
@@ -161,7 +160,19 @@ def _stored(ledger: Ledger, scope: Scope, *, force: bool) -> dict[TopicPartition
     return {tp: stored[tp].offset for tp in kept}
 
 
-def _check_known(ledgers: Mapping[str, Ledger]) -> None:
+def _tell_unnamed(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan]) -> None:
+    """Name the partitions of the topics in a file that keep their positions: the rows may have none of them yet."""
+    for each in made:
+        topics = {tp.topic for tp in each.offsets}
+        kept = sorted(tp for tp in ledgers[each.group].snapshot.positions.keys() - each.offsets if tp.topic in topics)
+        if kept:
+            complain(
+                f"group {shown(each.group)}: not set, so their positions stay, and what is before these is not read "
+                f"again: {listed(kept, ', ')}"
+            )
+
+
+def _check_known(ledgers: Mapping[str, Ledger], _: Sequence[ResetPlan]) -> None:
     """Check that the store has each of several groups: a word of a reason without quotes would become a group."""
     new = [shown(group) for group, ledger in ledgers.items() if options.nothing_stored(ledger)]
     if new and len(ledgers) > 1:

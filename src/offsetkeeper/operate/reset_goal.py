@@ -81,9 +81,9 @@ def make_reset(
     older = {tp for tp, at in snapshot.positions.items() if tp not in moved and _is_older(at, others.get(tp.topic))}
     counted = snapshot.queries
     counts = [(query, Count(counted[query], to)) for query, to in sorted(goal.numbers.items()) if counted[query] != to]
-    pending = snapshot.pending if steps or counts else None
-    dropped = pending if pending is not None and drops(pending, moved) else None
-    unsettled = snapshot.unsettled if steps or counts or _counts_no_more(snapshot, dict(stays)) else None
+    pending, changes = snapshot.pending, bool(steps or counts)
+    dropped = pending if pending is not None and changes and drops(pending, moved) else None
+    unsettled = snapshot.unsettled if changes or _counts_no_more(snapshot, dict(stays)) else None
     return ResetPlan(
         snapshot.group,
         store,

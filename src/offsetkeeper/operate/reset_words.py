@@ -86,8 +86,9 @@ def _batches(plan: ResetPlan) -> list[str]:
         notes += _of_dropped(plan.drops)
     if plan.keeps:
         notes.append(
-            f"batch {plan.keeps} was begun and not committed: none of its partitions moves, so it stays, and the "
-            "next start deals with it"
+            f"batch {plan.keeps} was begun and not committed: none of its partitions moves, so it stays. The next "
+            "start writes it, or counts it as done if all outputs have it. To read its records anew, reset past it "
+            "first, and then back"
         )
     if plan.restores:
         notes.append(f"batch {plan.restores}, which was dropped, is pending again: the next start deals with it")

@@ -49,9 +49,10 @@ MEANINGS: Mapping[Status, str] = {
 
 NEXT: Mapping[Status, str] = {
     Status.LOSING_DATA: (
-        "raise `retention.ms` of the topic now, and start the job if it is stopped (if the store was restored, compare "
-        "first); if it runs, make it faster (size of batches). If the start is refused because records are gone "
-        "already, `offsetkeeper plan orders` shows which; go on with `Policies(below_beginning='beginning')`"
+        "raise `retention.ms` of the topic now (and `retention.bytes`, if it is set), and start the job if it is "
+        "stopped (if the store was restored, compare first); if it runs, make it faster (size of batches). If the "
+        "start is refused because records are gone already, `offsetkeeper plan orders` shows which; go on with "
+        "`Policies(below_beginning='beginning')`"
     ),
     Status.REFUSED: "`offsetkeeper plan orders` shows each partition with its verdict; choose a policy, or reset",
     Status.TOPIC_GONE: (
