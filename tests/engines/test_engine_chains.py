@@ -35,6 +35,7 @@ from offsetkeeper.testing.simulator.previews import Account, Act, Promise
 
 POLICIES = Policies(recreated="beginning", beyond_end="beginning", below_beginning="beginning")
 Record = tuple[str, str, int, int]
+pytestmark = pytest.mark.usefixtures("briefly_doubted")
 
 
 @dataclass

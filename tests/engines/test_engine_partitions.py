@@ -16,6 +16,7 @@ from offsetkeeper.operate.audit import audit
 from offsetkeeper.readers import PackedReader
 
 NewTopic = Callable[..., str]
+pytestmark = pytest.mark.usefixtures("briefly_doubted")
 BEGINNING = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning")
 END = Policies(below_beginning="end", beyond_end="end", recreated="end")
 

@@ -286,6 +286,7 @@ def test_records_that_retention_took_stop_the_query_and_the_policy_lets_the_next
     assert packed.follow(name, policies=policies) == ["g"]
 
 
+@pytest.mark.usefixtures("briefly_doubted")
 def test_a_recreated_topic_stops_the_query_and_a_new_checkpoint_goes_on(packed: StructuredLab, topic: NewTopic) -> None:
     name = topic()
     packed.produce(name, "a", "b")

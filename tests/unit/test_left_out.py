@@ -1,4 +1,7 @@
-"""A broker's answer leaves out what is there: a topic or a partition that it does not know for a moment."""
+"""A broker's answer leaves out what is there: a topic or a partition that it does not know for a moment.
+
+Or it has the id of a topic that was there before, which the broker does not know yet to be made again.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,20 @@ class Forgetful(Broker):
 
     Attributes:
         left_out: numbers of the partitions that each of the next answers does not have; all of them: the topic.
+        late: ids of the topic that the next answers have.
     """
 
     def __init__(self, *held: tuple[int, int]) -> None:
         super().__init__(*held)
         self.left_out: list[set[int]] = []
+        self.late: list[str] = []
 
     def describe(self, topics: Any, **_: Any) -> dict[str, TopicDescription]:
         """See `Cluster.describe`."""
         lacking = self.left_out.pop(0) if self.left_out else set()
         known = tuple(number for number in self.held_now if number not in lacking)
-        return {name: TopicDescription(name, self.topic_id, known) for name in topics} if known else {}
+        topic_id = self.late.pop(0) if self.late else self.topic_id
+        return {name: TopicDescription(name, topic_id, known) for name in topics} if known else {}
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +64,13 @@ def forget(scene: Scene, *left_out: set[int]) -> None:
     broker = scene.broker
     assert isinstance(broker, Forgetful)
     broker.left_out = [*left_out]
+
+
+def fall_behind(scene: Scene, times: int) -> None:
+    """Let the next answers be those of a broker that knows the topic before this one."""
+    broker = scene.broker
+    assert isinstance(broker, Forgetful)
+    broker.late = ["before"] * times
 
 
 @pytest.mark.parametrize("left_out", [{1}, {0, 1}], ids=["a partition", "the topic"])
@@ -125,3 +138,48 @@ def test_a_partition_that_is_gone_still_stops_a_start_where_the_policy_says_so(s
     forget(scene, *[{1}] * 1000)
     with pytest.raises(StartRefused, match="t 1: removed"):
         scene.run("one", policies=Policies(removed="stop"))
+
+
+WORDS = pytest.mark.parametrize("word", ["stop", "beginning", "end"])
+
+
+@WORDS
+def test_one_answer_with_the_id_of_the_topic_before_moves_no_group_and_ends_no_run(scene: Scene, word: Any) -> None:
+    fall_behind(scene, 2)
+    scene.run("one", policies=Policies(recreated=word))
+    assert scene.rows("one") == ALL
+
+
+@WORDS
+def test_nor_does_one_in_the_middle_of_a_run(scene: Scene, word: Any) -> None:
+    scene.meanwhile = [lambda: fall_behind(scene, 2)]
+    scene.run("one", policies=Policies(recreated=word), limit=1)
+    assert scene.rows("one") == ALL
+    assert len(scene.written) == 8
+
+
+@WORDS
+def test_nor_is_a_pending_batch_given_up_for_one(scene: Scene, word: Any) -> None:
+    scene.meanwhile = [fail]
+    with pytest.raises(RuntimeError, match="dead"):
+        scene.run("one")
+    fall_behind(scene, 2)
+    scene.run("one", policies=Policies(recreated=word))
+    assert scene.rows("one") == ALL
+    assert len({batch for _, batch, _ in scene.written}) == 2
+
+
+def test_a_topic_that_was_made_again_is_known_after_some_seconds_which_pass_once(
+    scene: Scene, clock: StillEnvironment
+) -> None:
+    scene.broker.topic_id = "again"
+    with pytest.raises(StartRefused, match="t 1: recreated"):
+        scene.run("one")
+    assert 5 <= clock.seconds < 10
+    before, seconds = len(scene.written), clock.seconds
+    scene.run("one", policies=Policies(recreated="beginning"))
+    assert sorted((r.partition, r.start, r.end) for _, _, ranges in scene.written[before:] for r in ranges) == [
+        (0, 0, 5),
+        (1, 0, 5),
+    ]
+    assert 5 <= clock.seconds - seconds < 10

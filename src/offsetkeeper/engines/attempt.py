@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import trace
 from offsetkeeper.core.batch import Batch, Program
-from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.executors import error_text
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.offsets import topics_of
+from offsetkeeper.core.offsets import TopicPartition, topics_of
 from offsetkeeper.engines.failures import Course, Failure
 from offsetkeeper.engines.outputs import RunOutputs
 from offsetkeeper.engines.recomputed import watched
@@ -286,13 +286,19 @@ class Delivery:
         ranges, stored = batch.ranges, self.ledger.snapshot.positions
         if not ranges or course.checked:
             return
-        topics = {r.topic for r in ranges}
+        topics, known = {r.topic for r in ranges}, {r.topic_partition: stored[r.topic_partition] for r in ranges}
         cluster = self._cluster  # one client for both questions
-        now = self.asked.pace.patiently(BrokerUnavailable, lambda: whole(lambda: cluster.describe(topics), topics))
-        for tp in (r.topic_partition for r in ranges):
-            if tp.topic in now:
-                check_cluster(stored[tp].cluster_id, now[tp.topic].cluster_id, topics)
-            if tp.topic not in now or is_recreated(stored[tp].topic_id, now[tp.topic].topic_id):
+
+        def described() -> dict[TopicPartition, TopicDescription]:
+            found = cluster.describe(topics)
+            return {tp: found[tp.topic] for tp in known if tp.topic in found}
+
+        now = self.asked.pace.patiently(BrokerUnavailable, lambda: whole(described, known))
+        for tp, at in known.items():
+            here = now.get(tp)
+            if here is not None:
+                check_cluster(at.cluster_id, here.cluster_id, topics)
+            if here is None or is_recreated(at.topic_id, here.topic_id):
                 raise RangeGone(f"topic {tp.topic} was deleted or created again while batch {batch.id} was read")
         if self.streams or isinstance(self.asked.reader, ConnectorReader):  # other tasks compare the records' epochs
             self.check_uncut(batch, cluster)

@@ -38,7 +38,7 @@ from offsetkeeper.engines.recomputed import tell_limits
 from offsetkeeper.engines.settings import Run
 from offsetkeeper.engines.stop import Stop, Stopped
 from offsetkeeper.errors import BrokerUnavailable, listed
-from offsetkeeper.kafka.start_plan import unreadable_ranges
+from offsetkeeper.kafka.start_plan import Doubted, unreadable_ranges
 from offsetkeeper.readers import Reader
 from offsetkeeper.readers.unreadable import place_of
 
@@ -60,7 +60,7 @@ class Batches:
         ledger: ledger of the group.
         stop: ends the attempts of a batch.
         plan: plans anew, before a batch is dropped while the run reads.
-        away: partitions with a position that Kafka does not know, by the last plan.
+        doubted: what the last plan has doubted, and found to stay so; see `whole`.
         quarantined: number of records that went into the dead letters.
         delivery: delivers into the outputs.
         quarantine: cuts batches that fail, and has the dead letters; None if records that fail stop the run.
@@ -71,7 +71,7 @@ class Batches:
     ledger: Ledger
     stop: Stop
     plan: Callable[[], Plan]
-    away: tuple[TopicPartition, ...] = ()
+    doubted: Doubted = field(default_factory=dict)
     quarantined: int = 0
     delivery: Delivery = field(init=False)
     quarantine: Quarantine | None = field(init=False)
@@ -159,6 +159,11 @@ class Batches:
     def next_piece(self) -> tuple[OffsetRange, ...]:
         """Return the ranges of a batch that was cut that are next; empty without one."""
         return self.quarantine.next(self.ledger.snapshot.positions) if self.quarantine else ()
+
+    @property
+    def away(self) -> tuple[TopicPartition, ...]:
+        """Partitions with a position that Kafka does not know, by the last plan."""
+        return tuple(tp for tp, answer in self.doubted.items() if answer is None)
 
     @property
     def cuts(self) -> bool:
@@ -391,8 +396,10 @@ class Batches:
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
-        cluster, positions, away = self.asked.cluster, self.ledger.snapshot.positions, self.away
-        return self.asked.pace.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions, away))
+        cluster, positions, doubted = self.asked.cluster, self.ledger.snapshot.positions, self.doubted
+        return self.asked.pace.patiently(
+            BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions, doubted)
+        )
 
     def _landings(self) -> dict[str, Landing]:
         anew = self._anew()

@@ -30,7 +30,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     listed,
 )
-from offsetkeeper.kafka.start_plan import ask_plan
+from offsetkeeper.kafka.start_plan import ask_plan, doubtful
 from offsetkeeper.kafka.topic_ids import check_cluster
 from offsetkeeper.readers.limits import BatchSize
 
@@ -253,12 +253,14 @@ class Loop:
 
     def _plan(self, ledger: Snapshot | None = None, given: Offsets | None = None) -> Plan:
         """Ask Kafka until it answers, and log new verdicts of partitions."""
-        found, asked, away = ledger or self.ledger.snapshot, self.asked, self.batches.away
+        found, asked, doubted = ledger or self.ledger.snapshot, self.asked, self.batches.doubted
         plan = asked.pace.patiently(
-            BrokerUnavailable, lambda: ask_plan(asked.cluster, asked.subscription, found, given, away)
+            BrokerUnavailable, lambda: ask_plan(asked.cluster, asked.subscription, found, given, doubted)
         )
         self._check_leads(plan)
-        self.batches.away = tuple(row.topic_partition for row in plan.rows if row.verdict is Verdict.REMOVED)
+        stored = {row.topic_partition: row.stored for row in plan.rows if row.stored is not None}
+        held = {row.topic_partition: row.bounds for row in plan.rows if row.bounds is not None}
+        self.batches.doubted = doubtful(stored, held)
         unusual = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
         if not unusual <= self._told or not self._told:
             log.info("plan of %s", plan)

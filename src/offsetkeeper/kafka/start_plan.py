@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, TypeVar
+from types import MappingProxyType
+from typing import Literal, Protocol, TypeVar
 
 from offsetkeeper.core.batch import Batch, after
 from offsetkeeper.core.bounds import Bounds, Standing, cut_text, standing_of, unreadable
 from offsetkeeper.core.cluster import Cluster, TopicDescription, first_ms
+from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import (
     Position,
@@ -27,8 +29,21 @@ from offsetkeeper.core.retry import retry
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import RangeGone, SettingsError, UnknownTopic, listed
 
-K = TypeVar("K")
-T = TypeVar("T")
+
+class _Known(Protocol):
+    """What Kafka tells of a topic or a partition that is there."""
+
+    @property
+    def topic_id(self) -> str | None: ...
+
+    @property
+    def cluster_id(self) -> str | None: ...
+
+
+T = TypeVar("T", bound=_Known)
+Doubted = Mapping[TopicPartition, str | None]
+"""Answers that were doubted, and stayed: the id of a topic that was made again; None where a partition was left out."""
+_NONE: Doubted = MappingProxyType({})
 _DOUBT_S = 5.0
 Start = Literal["earliest", "latest"] | datetime | Mapping[TopicPartition, int]
 
@@ -94,7 +109,7 @@ def ask_plan(
     subscription: Subscription,
     ledger: Snapshot,
     given: Mapping[TopicPartition, int] | None = None,
-    away: Collection[TopicPartition] | None = None,
+    doubted: Doubted | None = None,
 ) -> Plan:
     """Ask Kafka for the topics' partitions, ids and bounds, and compare the stored positions with them; see `plan`.
 
@@ -103,7 +118,7 @@ def ask_plan(
         subscription: topics, where they start, and policies.
         ledger: ledger of the group.
         given: offsets that the user gives.
-        away: see `whole`; None asks once.
+        doubted: see `whole`; None asks once.
 
     Raises:
         UnknownTopic: a topic or a chosen partition does not exist and has no stored position; or no topic exists.
@@ -113,7 +128,7 @@ def ask_plan(
     topics = subscription.topics
     known = {tp: at for tp, at in ledger.positions.items() if tp.topic in topics}
     positions = {tp: at for tp, at in known.items() if topics.covers(tp)}
-    bounds = whole(lambda: _bounds(cluster, topics, positions), positions, away)
+    bounds = whole(lambda: _bounds(cluster, topics, positions), positions, doubted)
     for topic in sorted({tp.topic for tp in bounds}):
         check_kept(TopicPartition(topic, 0))
     bounds = cluster.with_cuts(positions, cluster.with_open_transactions(positions, bounds))
@@ -135,7 +150,7 @@ def ask_plan(
 
 
 def unreadable_ranges(
-    cluster: Cluster, batch: Batch, positions: Positions, away: Collection[TopicPartition] | None = None
+    cluster: Cluster, batch: Batch, positions: Positions, doubted: Doubted | None = None
 ) -> list[str]:
     """Ask Kafka which ranges of a batch cannot be read again, and return the reason for each.
 
@@ -143,7 +158,7 @@ def unreadable_ranges(
         cluster: Kafka.
         batch: the batch that was begun.
         positions: the ledger's positions.
-        away: see `whole`; None asks once.
+        doubted: see `whole`; None asks once.
 
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
@@ -151,7 +166,7 @@ def unreadable_ranges(
     begun = batch.partitions
     ends = {tp: at for tp, at in after(batch, positions).items() if tp in begun}
     asked = topics_of(ends)
-    bounds = whole(lambda: cluster.bounds_of_topics(asked), ends, away)
+    bounds = whole(lambda: cluster.bounds_of_topics(asked), ends, doubted)
     bounds = cluster.with_cuts(ends, cluster.with_open_transactions(ends, bounds))
     return unreadable(batch.ranges, positions, bounds)
 
@@ -179,36 +194,54 @@ def led_since(cluster: Cluster, positions: Positions, told: Callable[[int], str]
     return bounds
 
 
-def whole(ask: Callable[[], Mapping[K, T]], known: Iterable[K], away: Collection[K] | None = ()) -> Mapping[K, T]:
-    """Return an answer of Kafka, and ask again for some seconds while it leaves out what is known to exist.
+def whole(
+    ask: Callable[[], Mapping[TopicPartition, T]], known: Positions, doubted: Doubted | None = _NONE
+) -> Mapping[TopicPartition, T]:
+    """Return an answer of Kafka, and ask again for some seconds while it contradicts what is known.
 
-    A broker that has just started, or lags behind, may not know a topic or a partition for a moment.
+    A broker that has just started, or lags behind, may not know a topic or a partition for a moment, or have the id of
+    a topic that was made again meanwhile.
 
     Args:
         ask: asks Kafka.
-        known: topics or partitions that were there before.
-        away: those of them that earlier answers left out too: no time is spent on them again. None asks once.
+        known: positions of partitions that were there before.
+        doubted: answers that stayed when they were doubted before: no time is spent on the same again. None asks once.
 
     Raises:
         UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
     """
-    if away is None:
+    if doubted is None:
         return ask()
-    wanted, found = {*known} - {*away}, dict[K, T]()
+    found = dict[TopicPartition, T]()
 
     def once(_: float) -> None:
         found.clear()
         found.update(ask())
-        if left_out := sorted(map(str, wanted - found.keys())):
-            raise _LeftOut(f"Kafka does not know {listed(left_out, ', ')} now, and did before")
+        new = [tp for tp, answer in doubtful(known, found).items() if doubted.get(tp, "") != answer]
+        if new:
+            where = listed(sorted(map(str, new)), ", ")
+            raise _Doubtful(f"Kafka leaves out, or has another topic id now than before: {where}")
 
-    with suppress(_LeftOut):
-        retry(UnknownTopic, _DOUBT_S if wanted else 0, once)
+    with suppress(_Doubtful):
+        retry(UnknownTopic, _DOUBT_S if any(doubted.get(tp, "") is not None for tp in known) else 0, once)
     return found
 
 
-class _LeftOut(UnknownTopic):
-    """An answer leaves out what is known to exist."""
+def doubtful(known: Positions, found: Mapping[TopicPartition, _Known]) -> dict[TopicPartition, str | None]:
+    """Return what an answer says against positions: another id of a topic, or None where a partition is left out.
+
+    Ids of topics in another cluster say nothing.
+    """
+    return {
+        tp: None if here is None else here.topic_id
+        for tp, at in known.items()
+        if (here := found.get(tp)) is None
+        or (is_recreated(at.topic_id, here.topic_id) and not is_elsewhere(at.cluster_id, here.cluster_id))
+    }
+
+
+class _Doubtful(UnknownTopic):
+    """An answer contradicts what is known."""
 
 
 def _bounds(cluster: Cluster, topics: Topics, stored: Positions) -> dict[TopicPartition, Bounds]:
