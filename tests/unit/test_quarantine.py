@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pending import Fate, Situation, at_start
 from offsetkeeper.core.plan import Policies
+from offsetkeeper.core.topics import Topics
+from offsetkeeper.engines import quarantine
+from offsetkeeper.engines.loop import Loop
 from offsetkeeper.engines.quarantine import Held, halves, others, pieces, text_of, without_paths
-from offsetkeeper.errors import SettingsError, StartRefused
+from offsetkeeper.engines.settings import Pace, Run
+from offsetkeeper.errors import RangeGone, SettingsError, StartRefused
+from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers.unreadable import Place
+from offsetkeeper.sinks import Idempotent, Outputs
+from offsetkeeper.stores.memory import MemoryStore
+from unit.test_hostile_starts import Broker, Frame, Restless
 
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=1000).filter(lambda sizes: sum(sizes) > 1)
 
@@ -130,3 +143,86 @@ def test_wrong_policies_are_refused() -> None:
     for wrong in ({"poison": "skip"}, {"poison_limit": 0}, {"poison_limit": True}):
         with pytest.raises(SettingsError, match="policy poison"):
             Policies(**wrong)
+
+
+class Led(Broker):
+    """A cluster of which a clean election makes another replica the leader.
+
+    Attributes:
+        epoch: leader epoch of the partition; a record from offset 1 on is of the second one.
+    """
+
+    epoch = 5
+
+    def bounds(self, tps: Any, **_: Any) -> dict[TopicPartition, Bounds]:
+        """See `Cluster.bounds`."""
+        return {tp: here._replace(leader_epoch=self.epoch) for tp, here in super().bounds(tps).items()}
+
+    def cuts(self, _: object) -> dict[TopicPartition, int]:
+        """See `Cluster.cuts`: the election was clean."""
+        return {}
+
+
+class Records(Frame):
+    """Records that are read when somebody looks at them."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...], epochs: dict[TopicPartition, int]) -> None:
+        super().__init__(ranges)
+        self.epochs = epochs
+
+    def offsets(self) -> list[int]:
+        """Read them."""
+        found = [offset for r in self.ranges for offset in range(r.start, r.end)]
+        if any((6 if offset else 5) > self.epochs.get(TopicPartition("t", 0), 6) for offset in found):
+            raise RangeGone("the log was cut")
+        return found
+
+    def limit(self, _: int) -> Records:
+        """See `DataFrame`."""
+        return Records((), self.epochs)
+
+    def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
+        """See `DataFrame`."""
+        return not self.offsets()
+
+
+class ReaderByEpochs:
+    """Reads records as tasks do: none of a later epoch than it is told."""
+
+    def read(self, _: Any, ranges: Any, __: Any, ___: Any, epochs: Any) -> Any:
+        """See `Reader.read`."""
+        return Records(ranges, epochs)
+
+    def bare(self) -> ReaderByEpochs:
+        """See `Reader.bare`."""
+        return self
+
+
+def test_a_trial_reads_records_that_came_after_an_election_since_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only record of the batch fails, and those that show that others can be written are of the new epoch."""
+    monkeypatch.setattr(quarantine, "letter_for", lambda _: lambda records, *_, **__: records)
+    broker, written, letters = Led((0, 1)), list[int](), list[int]()
+
+    def write(frame: Records, _: Batch) -> None:
+        broker.epoch, broker.held_now[0] = 6, (0, 3)
+        if 0 in frame.offsets():
+            raise ValueError("a wrong value")
+        written.extend(frame.offsets())
+
+    run = Run(
+        "g",
+        None,
+        cast("Any", broker),
+        Subscription(Topics.of(["t"]), policies=Policies(poison="quarantine")),
+        cast("Any", ReaderByEpochs()),
+        Outputs(a=Idempotent(cast("Any", write))),
+        None,
+        Guarantee.AT_LEAST_ONCE,
+        Pace(attempts=1, retry_timeout_s=0),
+        {},
+        Outputs(b=Idempotent(cast("Any", lambda frame, _: letters.extend(frame.offsets())))),
+    )
+    ledger = Ledger(MemoryStore(f"memory://{secrets.token_hex(8)}"), "g", retry_timeout_s=0)
+    first, second = (Loop(cast("Any", None), run, ledger, Restless(), "caught_up").run() for _ in range(2))
+    assert (letters, written[-2:]) == ([0], [1, 2])
+    assert (first.quarantined, second.quarantined) == (1, 0)

@@ -147,7 +147,7 @@ def known_ids(positions: Mapping[TopicPartition, Position | Bounds]) -> dict[str
     return {tp.topic: at.topic_id for tp, at in positions.items() if at.topic_id is not None}
 
 
-def known_epochs(positions: Positions) -> dict[TopicPartition, int]:
+def known_epochs(positions: Mapping[TopicPartition, Position | Bounds]) -> dict[TopicPartition, int]:
     """Return the leader epochs, as far as known."""
     return {tp: at.leader_epoch for tp, at in positions.items() if at.leader_epoch is not None}
 

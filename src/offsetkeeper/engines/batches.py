@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.batch import DEAD_LETTERS, Batch, Kind
-from offsetkeeper.core.bounds import known_cluster, known_epochs, known_ids
+from offsetkeeper.core.bounds import NO_LEADER_EPOCHS, known_cluster, known_epochs, known_ids
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import Guarantee, Having, unasked
@@ -30,7 +30,7 @@ from offsetkeeper.core.pending import (
     when_poisoned,
     when_unsettled,
 )
-from offsetkeeper.core.plan import Plan
+from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.outputs import Voided
 from offsetkeeper.engines.quarantine import Held, Quarantine, is_of_records, text_of
@@ -230,11 +230,13 @@ class Batches:
 
     def _held(self) -> Held:
         """Return what Kafka holds of the run's partitions."""
-        held = [(row.topic_partition, row.bounds) for row in self.plan().rows if row.bounds is not None]
+        rows = self.plan().rows
+        held = [(row.topic_partition, row.bounds) for row in rows if row.bounds is not None]
+        resumed = {row.topic_partition: row.bounds for row in rows if row.verdict is Verdict.RESUME and row.bounds}
         at = {tp: self.ledger.snapshot.positions[tp].offset for tp, _ in held if tp in self.ledger.snapshot.positions}
         unread = [OffsetRange(*tp, at[tp], bounds.end) for tp, bounds in held if tp in at and at[tp] < bounds.end]
         read = [OffsetRange(*tp, bounds.beginning, at[tp]) for tp, bounds in held if tp in at]
-        return Held(unread, [r for r in read if r.start < r.end])
+        return Held(unread, [r for r in read if r.start < r.end], known_epochs(resumed))
 
     def _check_uncut(self, batch: Batch, error: Exception) -> None:
         """Raise the error if the batch must be finished as it is.
@@ -423,14 +425,15 @@ class Batches:
     def _deliveries(self) -> list[Delivery]:
         return [self.delivery, *([self.quarantine.letters] if self.quarantine else [])]
 
-    def _records(self, batch: Batch) -> DataFrame:
-        return self._read(self.asked.reader, batch)
+    def _records(self, batch: Batch, epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS) -> DataFrame:
+        return self._read(self.asked.reader, batch, epochs)
 
     def _bare_records(self, batch: Batch) -> DataFrame:
         return self._read(self.asked.reader.bare(), batch)
 
-    def _read(self, reader: Reader, batch: Batch) -> DataFrame:
+    def _read(self, reader: Reader, batch: Batch, epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS) -> DataFrame:
         partitions = batch.partitions
         known = {tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions}
         ids, cluster = known_ids(known), known_cluster(known.values())
-        return reader.read(self.spark, batch.ranges, ids, cluster, known_epochs(known))
+        newest = {tp: epochs.get(tp, epoch) for tp, epoch in known_epochs(known).items()}
+        return reader.read(self.spark, batch.ranges, ids, cluster, newest)

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.batch import QUARANTINED, Batch
+from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.executors import error_text, our_error, raised
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.offsets import OffsetRange, Positions
+from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.settings import Run
@@ -53,10 +54,12 @@ class Held(NamedTuple):
     Attributes:
         unread: from the positions on.
         read: before the positions.
+        epochs: the leader epochs of partitions that resume, newer than the stored ones after an election.
     """
 
     unread: Sequence[OffsetRange]
     read: Sequence[OffsetRange]
+    epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS
 
 
 Ranges = tuple[OffsetRange, ...]
@@ -159,7 +162,7 @@ class Quarantine:
         self._in_a_row, self._proven = 0, True
 
     def check(
-        self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], held: Callable[[], Held]
+        self, error: Exception, batch: Batch, records: Callable[..., DataFrame], held: Callable[[], Held]
     ) -> bool:
         """Return whether the single record of this batch is the cause of the error.
 
@@ -168,7 +171,7 @@ class Quarantine:
         Args:
             error: the error.
             batch: the batch.
-            records: returns the frame of a batch.
+            records: returns the frame of a batch; also given newer leader epochs, see `Held`.
             held: returns what Kafka holds: other records are tried if it is unknown whether any can be written.
 
         Raises:
@@ -210,7 +213,7 @@ class Quarantine:
         """Whether a trial shows that a record can be written; otherwise only a record that was written shows it."""
         return all(not isinstance(way, Once) or way.rehearses for way in self.outputs.writers.values())
 
-    def _prove(self, error: Exception, batch: Batch, records: Callable[[Batch], DataFrame], held: Held) -> None:
+    def _prove(self, error: Exception, batch: Batch, records: Callable[..., DataFrame], held: Held) -> None:
         """Return if the program can write another record than that of this batch.
 
         Raises:
@@ -221,7 +224,7 @@ class Quarantine:
             held = held._replace(read=self._written(held, batch.ranges[0]))
         for ranges in others(held, batch.ranges[0], again) if self._shows else ():
             self.stop.check()
-            frame = records(replace(batch, ranges=ranges))
+            frame = records(replace(batch, ranges=ranges), held.epochs)
             with suppress(Exception):  # the trial reads it too, and its error is judged
                 if frame.isEmpty():
                     continue
@@ -366,7 +369,7 @@ def others(held: Held, bad: OffsetRange, again: int = 0) -> list[Ranges]:
         again: if what is tried stays written: how many records of `read` may be tried, from the end of its first range
             on. That one repeats what was written last, so that no older record is written over a newer one.
     """
-    (unread, read), mine = held, bad.topic_partition
+    unread, read, mine = held.unread, held.read, bad.topic_partition
     here = [r._replace(start=bad.end) if r.topic_partition == mine else r for r in unread]
     after = _chunks([r for r in here if r.topic_partition == mine and r.size])
     elsewhere = _chunks([r for r in here if r.topic_partition != mine and r.size])
