@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
-from offsetkeeper.errors import BrokerError, NotAuthorized, OffsetkeeperError, RangeGone
+from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, OffsetkeeperError, RangeGone, ReadStalled
 from offsetkeeper.readers import Source, consume, messages
 from offsetkeeper.readers.messages import Event, Taken
 
@@ -93,6 +93,21 @@ def test_a_log_that_is_cut_after_a_pause_is_told_as_one_that_is_cut_at_once(
     monkeypatch.setattr(consume, "open_messages", Mock(return_value=told))
     with pytest.raises(RangeGone, match="offsets 3 up to 10 are to be read, but Kafka holds 0 up to 3"):
         list(consume.read(SOURCE, [(*PARTITION, 3, 10)], epochs={PARTITION: 4}))
+
+
+@pytest.mark.parametrize(("leader", "error"), [(-1, BrokerUnavailable), (1, ReadStalled)])
+def test_a_partition_without_a_leader_is_no_range_past_its_end(
+    consumer: Mock, monkeypatch: pytest.MonkeyPatch, leader: int, error: type[OffsetkeeperError]
+) -> None:
+    """The client waits for a leader, and reports nothing."""
+    there = Mock(error=None, partitions={0: Mock(leader=leader), 1: Mock(leader=-1)})
+    consumer.list_topics = Mock(return_value=Mock(topics={"orders": there}))
+    monkeypatch.setattr(consume, "open_messages", Mock(return_value=Told(consumer, [])))
+    with pytest.raises(OffsetkeeperError) as raised:
+        list(consume.read(SOURCE, [(*PARTITION, 3, 10)]))
+    assert type(raised.value) is error
+    assert ("orders 0 has no leader" in str(raised.value)) is (leader < 0)
+    assert "orders 0 at 3 of 10" in str(raised.value)
 
 
 def test_the_cluster_is_asked_again_before_the_last_record_is_given(consumer: Mock) -> None:

@@ -251,9 +251,12 @@ class _Consumption:
 
     def _stalled(self) -> BrokerError:
         unread = f"no record came for {self._source.stall_s:g} s. Unread: {self._describe(_SHOWN)}"
-        if self._trouble is not None and judge(self._trouble).passes:
-            return self._failure(self._trouble, self._trouble.str(), unread)
-        told = "" if self._trouble is None else f" ({redact(self._trouble.str(), self._source.options)})"
+        trouble = self._trouble
+        if trouble is None or not judge(trouble).passes:
+            trouble = self._check_topics() or trouble
+        if trouble is not None and judge(trouble).passes:
+            return self._failure(trouble, trouble.str(), unread)
+        told = "" if trouble is None else f" ({redact(trouble.str(), self._source.options)})"
         return ReadStalled(
             f"{unread}. The brokers at {self._source.brokers} have nothing more to give{told}: the ranges end past the "
             "partitions' ends, or behind transactions that are still open"
@@ -269,8 +272,12 @@ class _Consumption:
         ]
         return "; ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")
 
-    def _check_topics(self) -> None:
-        """Raise that a partition does not exist or may not be read, if the cluster says so, not one broker alone."""
+    def _check_topics(self) -> Any:
+        """Raise that a partition does not exist or may not be read, if the cluster says so, not one broker alone.
+
+        Return the error of a partition that has no leader, of which the client reports nothing; None without one.
+        """
+        leaderless = None
         for topic in sorted({topic for topic, _ in self._unread}):
             with suppress(self._kafka.KafkaException):
                 known = self._messages.consumer().list_topics(topic, self._question_s).topics[topic]
@@ -280,6 +287,11 @@ class _Consumption:
                 missing = min(numbers - known.partitions.keys(), default=None)
                 if missing is not None and known.error is None:
                     raise self._failure(CodeVerdict.UNKNOWN_TOPIC, "", f"partition {topic} {missing}")
+                for number in sorted(numbers & known.partitions.keys()):
+                    if known.partitions[number].leader < 0 and leaderless is None:
+                        code, text = self._kafka.KafkaError.LEADER_NOT_AVAILABLE, f"{topic} {number} has no leader"
+                        leaderless = self._kafka.KafkaError(code, text)
+        return leaderless
 
     def _check_ends(self) -> None:
         """Raise that a partition ends before a range which it held in an earlier leader epoch: its log was cut.
