@@ -307,6 +307,8 @@ SHOWN: dict[str, dict[str, Any]] = {
     "a parameter": {"uri": "jdbc:sqlserver://base;user=reader;password=s3cr3t-word;encrypt=true"},
     "an escaped parameter": {"uri": "postgresql://base/orders?sslmode=require&password=s3cr3t%2Dword"},
     "a proxy": {"s3.proxy-uri": "http://reader:s3cr3t-word@base:3128/orders"},
+    "an id and a secret": {"credential": "reader:s3cr3t-word"},
+    "a header": {"header.Authorization": "Bearer s3cr3t-word"},
     "within others": {"auth": {"type": "basic", "basic": {"username": "reader", "password": "s3cr3t-word"}}},
 }
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pyiceberg
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.auth import OAuth2TokenProvider
 from pyiceberg.io import pyarrow
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
@@ -15,6 +17,7 @@ from offsetkeeper.sinks.iceberg.catalog import RELEASE
 
 ROOT = Path(__file__).parents[2]
 PRODUCER = ("_commit", "_clean_all_uncommitted")
+REST = ("_config_headers", "_create_legacy_oauth2_auth_manager", "_create_session", "_refresh_token")
 
 
 def test_one_release_is_named_everywhere() -> None:
@@ -33,10 +36,17 @@ def test_one_release_is_named_everywhere() -> None:
         (pyarrow, "_get_field_from_arrow_table"),
         (Catalog, "_delete_old_metadata"),
         *((_SnapshotProducer, it) for it in PRODUCER),
+        *((RestCatalog, it) for it in REST),
+        (OAuth2TokenProvider, "_refresh_token"),
     ],
 )
 def test_a_private_name_is_there(owner: object, name: str) -> None:
     assert callable(getattr(owner, name))
+
+
+@pytest.mark.parametrize("name", ["_token", "_expires_at", "_lock"])
+def test_a_provider_of_tokens_has_these(name: str) -> None:
+    assert name in OAuth2TokenProvider.__annotations__
 
 
 @pytest.mark.parametrize("name", ["_written_manifests", "_written_manifest_lists"])

@@ -111,7 +111,11 @@ def secrets_of(settings: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from secrets_of(value)
         elif _SECRET.search(name) or (name == "uri" and "://" not in str(value)):
-            yield str(value)
+            yield from (
+                str(value),
+                str(value).partition(":")[2],
+                str(value).partition(" ")[2],
+            )  # id:secret, Bearer secret
         else:
             for found in _passwords(str(value)):
                 yield from (found, unquote(found), unquote_plus(found))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyiceberg
+import requests
 from pydantic import ValidationError
 from pyiceberg.catalog import _ENV_CONFIG, Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.auth import AuthManager, OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
     BadRequestError,
     ForbiddenError,
     NoSuchNamespaceError,
@@ -22,8 +26,10 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.utils.config import merge_config
+from requests.auth import HTTPBasicAuth
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.urls import scheme_of
 from offsetkeeper.errors import MissingExtra, OffsetkeeperError, Refused
 from offsetkeeper.sinks.blame import judged
@@ -37,20 +43,72 @@ RELEASE = "0.12.0"
 
 _KINDS = ("http", "thrift", "sqlite", "postgresql")  # as pyiceberg tells the kind of a catalog by its URI
 _DATABASES = ("sqlite", "postgresql")
-_REFUSED = (BadRequestError, ForbiddenError, OAuthError, UnauthorizedError)
+_EXPIRED = (AuthorizationExpiredError, UnauthorizedError)
+_REFUSED = (BadRequestError, ForbiddenError, OAuthError, *_EXPIRED)
 _REQUEST_S = 60.0
 _OF_FILES = ("s3.", "adls.", "gcs.", "hdfs.", "oss.", "hf.", "client.", "py-io-impl")
 _DEFAULTS = {"init_catalog_tables": "false"}  # a wrong URI makes no catalog
 
 
 class _Rest(RestCatalog):
-    """A catalog of REST that waits for no answer for ever: pyiceberg's own has no time limit."""
+    """A catalog of REST that waits for no answer for ever, and gets a new token when one is refused.
 
-    def _create_session(self) -> Any:
+    pyiceberg has no time limit. It shows the token that was refused to the server of tokens, which may refuse that too.
+    With `auth.type=oauth2` it keeps a token until the time that it was told, though the server may have forgotten it.
+    """
+
+    def _config_headers(self, session: requests.Session) -> None:
+        super()._config_headers(session)
+        _limit(session)  # before its first request, which may be for a token
+
+    def _create_legacy_oauth2_auth_manager(self, session: requests.Session) -> AuthManager:
+        apart = deepcopy(session)
+        apart.headers["Connection"] = "close"
+        _limit(apart)
+        return super()._create_legacy_oauth2_auth_manager(apart)
+
+    def _create_session(self) -> requests.Session:
         session = super()._create_session()
-        request = session.request
-        session.request = lambda *args, **words: request(*args, **{"timeout": _REQUEST_S, **words})  # type: ignore[method-assign]
+        if isinstance(self._auth_manager, OAuth2AuthManager):
+            self._auth_manager.token_provider = _Tokens.of(self._auth_manager.token_provider)
         return session
+
+    def _refresh_token(self) -> None:
+        super()._refresh_token()
+        tokens = getattr(self._auth_manager, "token_provider", None)
+        if isinstance(tokens, _Tokens):
+            tokens.forget()
+
+
+class _Tokens(OAuth2TokenProvider):
+    """Tokens of OAuth2, which pyiceberg would wait for without a limit."""
+
+    @classmethod
+    def of(cls, of: OAuth2TokenProvider) -> _Tokens:
+        return cls(of.client_id, of.client_secret, of.token_url, of.scope, of.refresh_margin, of.expires_in)
+
+    def forget(self) -> None:
+        """Ask for a new one before the next request."""
+        with self._lock:
+            self._token = None
+
+    def _refresh_token(self) -> None:
+        asked = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        client = HTTPBasicAuth(self.client_id.encode(), self.client_secret.encode())
+        answer = requests.post(self.token_url, asked, auth=client, timeout=_REQUEST_S)
+        answer.raise_for_status()
+        found = answer.json()
+        lasts_s = found.get("expires_in", self.expires_in)
+        if lasts_s is None:
+            raise ValueError("the server of tokens does not say when one expires: set expires_in of auth.oauth2")
+        self._token = found["access_token"]
+        self._expires_at = int(environment.monotonic() + lasts_s - self.refresh_margin)
+
+
+def _limit(session: requests.Session) -> None:
+    """Give each request of a session a time limit."""
+    request = session.request
+    session.request = lambda *args, **words: request(*args, **{"timeout": _REQUEST_S, **words})  # type: ignore[method-assign]
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -111,6 +169,8 @@ def telling(where: str, properties: Mapping[str, Any], say: Callable[[str], str]
         if isinstance(error, SQLAlchemyError) and IcebergTables.__tablename__ in str(getattr(error, "orig", "")):
             raise Refused(f"{where}: there is no catalog in that database: {why(error, properties)}") from None
         told = say(f"{where}: {why(error, properties)}")
+        if isinstance(error, _EXPIRED) and "token" in properties and "credential" not in properties:
+            told += "; if the token has expired, set `credential` in place of `token`: then a new one is fetched"
         if isinstance(error, _REFUSED):
             raise Refused(told) from None
         raise judged(error, told, of_rows=False) from None
@@ -121,7 +181,9 @@ def why(error: BaseException, properties: Mapping[str, Any]) -> str:
     if isinstance(error, ValidationError):  # its text has what the server answered, which may be a token
         fields = (".".join(map(str, each["loc"])) + ": " + each["msg"] for each in error.errors(include_input=False))
         return f"an answer that is not of a catalog: {', '.join(fields)}"
-    return without_secrets(getattr(error, "orig", None) or error, properties)
+    sent = getattr(getattr(error.__cause__, "response", None), "request", None)  # a server may quote it
+    used = sent.headers.get("Authorization", "").removesuffix(" None") if sent is not None else ""
+    return without_secrets(getattr(error, "orig", None) or error, {**properties, "authorization in use": used})
 
 
 def settings_of(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
