@@ -96,6 +96,7 @@ def _commands() -> str:
 def _describe(command: Any, path: list[str], lines: list[str]) -> None:
     """Append a command, its options and its commands."""
     context = command.make_context(path[-1], [], resilient_parsing=True)
+    command = context.command  # the one that is listed may not be loaded yet
     lines += [f"## {' '.join(path)}", "", "```text"]
     lines += [
         f"{' '.join(path)} {' '.join(command.collect_usage_pieces(context))}",

@@ -85,10 +85,11 @@ def toml() -> list[tuple[str, str]]:
 
 def serve() -> list[tuple[str, str, str, str]]:
     """Return option, default, environment variable and text of each option of the server."""
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app).commands["serve"]
+    context = command.make_context("serve", [], resilient_parsing=True)
     return [
         (f"`{each.opts[0]}`", _default(each.default), f"`{each.envvar}`" if each.envvar else "", each.help or "")
-        for each in command.commands["serve"].params
+        for each in context.command.params
         if each.name != "help"
     ]
 

@@ -24,6 +24,7 @@ WITHOUT_JSON = {"init", "serve"}  # it has nothing to tell; it answers in a brow
 
 def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield every command that does something, with the words that call it."""
+    command = command.make_context("offsetkeeper", [], resilient_parsing=True).command  # that is, loaded
     for name, below in sorted(getattr(command, "commands", {}).items()):
         yield from walk(below, (*path, name))
     if not hasattr(command, "commands"):
@@ -71,6 +72,15 @@ def test_the_list_of_commands_says_what_each_does() -> None:
     shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
     listed = shown[shown.index("Commands:") :].splitlines()[1:]
     assert not [line for line in listed if len(line.split()) == 1]
+
+
+@pytest.mark.parametrize("name", sorted({path[0] for path in COMMANDS}))
+def test_the_list_has_the_first_sentence_of_each_commands_own_help(name: str) -> None:
+    """The list is written apart, as no command is loaded for it."""
+    listed = get_command(app).commands[name]  # type: ignore[attr-defined]
+    loaded = listed.make_context(name, [], resilient_parsing=True).command
+    assert loaded is not listed
+    assert listed.help.partition(". ")[0].rstrip(".") == loaded.help.partition("\n\n")[0].partition(". ")[0].rstrip(".")
 
 
 def test_docs_name_the_commands_that_take_brokers() -> None:

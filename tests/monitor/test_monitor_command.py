@@ -82,7 +82,7 @@ def test_a_free_port_is_needed(served: Served) -> None:
 
 
 def test_what_serve_needs_is_loaded_by_nothing_else() -> None:
-    code = "import sys; import offsetkeeper.cli.main; print(*sys.modules)"
+    code = "import sys; import offsetkeeper.cli.serve; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True, timeout=60)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "offsetkeeper" in loaded

@@ -38,7 +38,13 @@ from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_words import clips_of
 from offsetkeeper.operate.scope import check_none_lost
 
-app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    name="checkpoint",
+    help="Inspect, verify and change the checkpoint of a streaming query.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 Place = Annotated[
     str, typer.Argument(help="Folder of the checkpoint (Spark's checkpointLocation), or its webhdfs:// or s3:// URL.")

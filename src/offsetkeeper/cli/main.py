@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import io
-import json
 import logging
 import os
 import select
 import sys
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import (
-    check_trace,
-    checkpoint,
-    doctor,
-    forget,
-    holds,
-    init,
-    inspect,
-    lag,
-    modify,
-    replay,
-    reset,
-    serve,
-)
 from offsetkeeper.cli.output import complain, log_to_stderr
 from offsetkeeper.errors import OffsetkeeperError
 
@@ -37,13 +23,6 @@ _DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT
 _NO_READER = 128 + 13  # as a shell shows what SIGPIPE has ended
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-
-class DemoStore(StrEnum):
-    """The store of the demo: it has the offsets and the table."""
-
-    SQLITE = "sqlite"
-    POSTGRESQL = "postgresql"
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
@@ -68,65 +47,81 @@ def root(
         log_to_stderr(logging.INFO)
 
 
-class DemoSink(StrEnum):
-    """The sink of the demo's orders."""
+class Later(TyperCommand):
+    """A command that is known by its first sentence, and loaded from its module when it is called."""
 
-    TABLE = "table"
-    TOPIC = "topic"
-    FILES = "files"
-    DELTA = "delta"
-    ICEBERG = "iceberg"
-
-
-@app.command()
-def demo(
-    *,
-    store: Annotated[DemoStore, typer.Option(help="The store that keeps the offsets.")] = DemoStore.SQLITE,
-    sink: Annotated[
-        DemoSink,
-        typer.Option(
-            help="The output for the orders: a table in the store's database, a topic, files, a Delta or Iceberg table."
-        ),
-    ] = DemoSink.TABLE,
-    kills: Annotated[int, typer.Option(min=0, max=100, help="How many times a Spark driver is killed.")] = 5,
-    rate: Annotated[int, typer.Option(min=10, max=20_000, help="Orders produced per second.")] = 500,
-    poison: Annotated[
-        bool, typer.Option("--poison", help="Mix bad orders of each kind among them: they go into the dead letters.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; progress goes to stderr.")] = False,
-) -> None:
-    """Kill a pipeline again and again, and prove that no record is lost or doubled.
-
-    The demo starts its own Kafka broker. Exit code 1 if a record is lost or doubled.
-
-    Example: offsetkeeper demo --store postgresql
-    """
-    from rich.console import Console  # noqa: PLC0415 - slow to load
-
-    from offsetkeeper.demo.display import Display  # noqa: PLC0415 - each command loads only what it needs
-    from offsetkeeper.demo.run import Demo  # noqa: PLC0415
-
-    with Display(Console(stderr=as_json)) as display:
-        result = Demo(store.value, sink.value, kills=kills, rate=rate, display=display, poison=poison).run()
-    display.summary(result)
-    if as_json:
-        typer.echo(json.dumps(result))
-    if not result["ok"]:
-        raise typer.Exit(1)
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the loaded command, which typer calls next."""
+        assert self.callback is not None  # noqa: S101 - each is made with one, below
+        return self.callback().make_context(info_name, args, parent, **extra)
 
 
-_COMMANDS: tuple[Callable[..., None], ...] = (
-    *(inspect.groups, inspect.show, inspect.plan, lag.lag, inspect.history, inspect.verify),
-    holds.holds,
-    *(doctor.doctor, replay.replay, reset.reset, modify.rewind, modify.undo),
-    *(modify.fence, forget.forget, modify.adopt, modify.copy),
-    serve.serve,
-    check_trace.check_trace,
-    init.init,
-)
-for _command in _COMMANDS:
-    app.command()(_command)
-app.add_typer(checkpoint.app, help="Inspect, verify and change the checkpoint of a streaming query.")
+# Each command in the order of the help: module and name, and the first sentence of its own help.
+_COMMANDS = {
+    "demo": ("demo.demo", "Kill a pipeline again and again, and prove that no record is lost or doubled."),
+    "groups": ("inspect.groups", "List the groups of a store."),
+    "show": (
+        "inspect.show",
+        "Show one group: its owner, its positions, its pending batch and, if brokers are given, its lag.",
+    ),
+    "plan": ("inspect.plan", "Show where a run would start now, and why."),
+    "lag": (
+        "lag.lag",
+        "Show the lag of a group in records and seconds, its speed, how near retention is, and its status.",
+    ),
+    "history": ("inspect.history", "Show the newest changes of a group: time, event, who made it, and why."),
+    "verify": (
+        "inspect.verify",
+        "Check the history of a group for gaps, overlaps, deleted positions and missing changes.",
+    ),
+    "holds": ("holds.holds", "Show which offsets an output holds, by its own metadata, with gaps and overlaps."),
+    "doctor": ("doctor.doctor", "Find what is wrong or slow in a pipeline's set-up, and say what to do."),
+    "replay": (
+        "replay.replay",
+        "Read records again without touching the group: no position moves, and no run is disturbed.",
+    ),
+    "reset": ("reset.reset", "Set the positions of a group."),
+    "rewind": (
+        "modify.rewind",
+        "Set positions back to an earlier version of the ledger: all of them, or those of --topic.",
+    ),
+    "undo": ("modify.undo", "Undo the newest reset or forget and all commits since."),
+    "fence": ("modify.fence", "Fence the run that holds a group: it can commit nothing more, and ends."),
+    "forget": ("forget.forget", "Take positions out of a group, such as of a topic that it never read."),
+    "adopt": (
+        "modify.adopt",
+        "Accept the mark of an output after its database or the store was restored from a backup.",
+    ),
+    "copy": ("modify.copy", "Copy a group into another store: positions, pending batch, history."),
+    "serve": (
+        "serve.serve",
+        "Serve a page of all groups, a JSON API and Prometheus metrics, and send alerts to a webhook.",
+    ),
+    "check-trace": (
+        "check_trace.check_trace",
+        "Check traces of runs: whether each change, landing and write is one that the rules allow.",
+    ),
+    "init": ("init.init", "Make a folder a store, before its first use."),
+    "checkpoint": ("checkpoint.app", "Inspect, verify and change the checkpoint of a streaming query."),
+}
+
+
+def _add(name: str, place: str, sentence: str) -> None:
+    module, _, found = place.partition(".")
+
+    def load() -> Any:
+        command = getattr(importlib.import_module(f"offsetkeeper.cli.{module}"), found)
+        if isinstance(command, typer.Typer):
+            return get_command(command)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(name)(command)
+        return get_command(alone)
+
+    app.command(name, cls=Later, help=sentence)(load)
+
+
+for _name, (_place, _sentence) in _COMMANDS.items():
+    _add(_name, _place, _sentence)
 
 
 def main() -> None:
