@@ -8,9 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from offsetkeeper.checkpoint import LocalFiles, open_files
 from offsetkeeper.cli import options
-from offsetkeeper.cli.lag_groups import lag_of_all
 from offsetkeeper.cli.lag_table import Sort, say_lag, say_next, usual_top
 from offsetkeeper.cli.limits import FailOn, Limits, MaxAge, MaxLag
 from offsetkeeper.cli.output import complain, say_json, shown
@@ -76,6 +74,8 @@ def lag(
         limited = bool(max_age or max_lag is not None or fail_on)
         if topic or top or every or sort is not Sort.PARTITION:
             raise SettingsError("--topic, --top, --sort and --all are for one group: name it")
+        from offsetkeeper.cli.lag_groups import lag_of_all  # noqa: PLC0415 - it loads what `serve` polls with
+
         if lag_of_all(options.settings(store, brokers, kafka), limits, watch, limited=limited, as_json=as_json):
             raise typer.Exit(1)
         return
@@ -118,6 +118,8 @@ def _source(store: str, checkpoint: str, group: str) -> tuple[str, str]:
     """Return the URL of the store to read (empty for the configured one), and the name to show."""
     if not checkpoint:
         return store, group
+    from offsetkeeper.checkpoint import LocalFiles, open_files  # noqa: PLC0415 - most groups have a store
+
     files = open_files(checkpoint)
     if isinstance(files, LocalFiles):
         return f"checkpoint://{quote(files.address)}", group or checkpoint
