@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -
 # Hundreds of processes import the package in the tests: each would compile all of it, where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test wide test-all quick soak histories failover sparks kafkas release-check check docs bench mutants simulate swarm lock clean
+.PHONY: demo test wide test-all quick soak histories failover sparks kafkas release-check check docs bench mutants simulate swarm chaos lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml native/pyproject.toml native/hatch_build.py $(wildcard native/src/offsetkeeper_native/*.[ch] native/src/offsetkeeper_native/*.py)
@@ -99,6 +99,9 @@ simulate: .venv/ready  ## try schedules of runs, faults and operators: ARGS="--m
 
 swarm: .venv/classes  ## whole lives of real pipelines, drawn by chance, and every row counted: ARGS="--minutes 10 --seed 7 --json"
 	@PYTHONPATH=tests $(BIN)/python -m swarm $(ARGS)
+
+chaos: .venv/classes  ## pipelines on a cluster of three workers; executors, drivers and servers are killed, and every row counted: ARGS="--minutes 60 --seed 7 --json"
+	@PYTHONPATH=tests $(BIN)/python -m kills $(ARGS)
 
 lock:  ## choose the versions of the development set anew
 	uv pip compile --generate-hashes --no-header --all-extras --no-emit-package offsetkeeper-native --group dev pyproject.toml -o requirements.lock

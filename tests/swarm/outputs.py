@@ -16,7 +16,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 from pyiceberg.expressions import AlwaysTrue
 from pyspark.sql import DataFrame
 
@@ -361,18 +361,23 @@ class OtherTopic(Place):
 
 def read_topic(kafka: KafkaServer, topic: str) -> list[bytes]:
     """Return the values of a topic that a consumer of committed records gets."""
+    return [message.value() or b"" for message in read_messages(kafka, topic)]
+
+
+def read_messages(kafka: KafkaServer, topic: str) -> list[Message]:
+    """Return all that a consumer of committed records gets of a topic."""
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "reads", "enable.auto.commit": False}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True})
     try:
         partitions = consumer.list_topics(topic, timeout=_LIMIT_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        found, left = list[bytes](), len(partitions)
+        found, left = list[Message](), len(partitions)
         while left:
             message = consumer.poll(_LIMIT_S)
             assert message is not None, f"{topic} was not read to its end"
             left -= message.error() is not None
             if message.error() is None:
-                found.append(message.value() or b"")
+                found.append(message)
         return found
     finally:
         consumer.close()
