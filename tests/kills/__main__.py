@@ -3,8 +3,8 @@
     python -m kills --seed 7                 the life of this number, and nothing else
     python -m kills --minutes 60 --seed 7    lives from that number on, for so long
 
-A life in which anything is wrong is printed, and its folder is kept. The exit code is 1 then. With --json the last line
-is a document with all counts.
+A life in which anything is wrong is printed, and its folder is kept. The exit code is 1 then. After a life that fails
+itself, as when a server does not come back, none follows. With --json the last line is a document with all counts.
 """
 
 # ruff: noqa: T201 - what it prints is its result
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
             else:
                 shutil.rmtree(life.folder, ignore_errors=True)
             sys.stdout.flush()
-            if time.monotonic() - began >= asked.minutes * 60:
+            if outcome.failed or time.monotonic() - began >= asked.minutes * 60:
                 break
     told = table.as_dict(round(time.monotonic() - began))
     print(json.dumps(told) if asked.json else "\n".join(f"{name}: {value}" for name, value in told.items()))

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -56,6 +57,7 @@ class Outcome:
         ends: how drivers have ended by themselves, by the names of errors.
         stuck: pipelines that did not catch up when all faults were over.
         broken: rules that traces break.
+        failed: 1 if the play itself has failed, so that nothing can be said.
         notes: of what is wrong, in words.
     """
 
@@ -66,12 +68,13 @@ class Outcome:
     ends: Counter[str] = field(default_factory=Counter)
     stuck: int = 0
     broken: int = 0
+    failed: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def wrong(self) -> bool:
         """Whether anything is."""
-        return bool(self.verdict.findings or self.stuck or self.broken)
+        return bool(self.verdict.findings or self.stuck or self.broken or self.failed)
 
 
 class Feed(threading.Thread):
@@ -189,7 +192,15 @@ class Life:
         self._promoted = False
 
     def play(self) -> Outcome:
-        """Play it, and count."""
+        """Play it, and count. An error of the play itself is a note, and the life has failed."""
+        try:
+            self._play()
+        except Exception:  # noqa: BLE001 - what was counted before is not lost with it
+            self.outcome.failed = 1
+            self.outcome.notes.append(traceback.format_exc())
+        return self.outcome
+
+    def _play(self) -> None:
         with self._opened:
             kafka: KafkaServer = self._machine.served("kafka").server
             self._pipelines = [self._pipeline(n, each) for n, each in enumerate(self._drawn.programs)]
@@ -208,7 +219,6 @@ class Life:
             feed.end()
             for each in self._pipelines:
                 self._end(each, kafka)
-        return self.outcome
 
     # What is there ----------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class Table:
         for name in ("records", "rows", "lost", "doubled", "wrong"):
             self.counts[name] += getattr(verdict, name)
         self.counts["stuck"] += outcome.stuck
+        self.counts["failed"] += outcome.failed
         self.counts["broken rules of traces"] += outcome.broken
         self.counts["batches"] += sum(map(len, outcome.batches))
         self.done += outcome.done
@@ -78,7 +79,10 @@ class Table:
             "kills by kind": kills,
             "other acts": {what: number for what, number in acts.items() if what not in kills},
             "acts by server": servers,
-            **{name: self.counts[name] for name in ("batches", "records", "rows", "lost", "doubled", "wrong", "stuck")},
+            **{
+                name: self.counts[name]
+                for name in ("batches", "records", "rows", "lost", "doubled", "wrong", "stuck", "failed")
+            },
             "broken rules of traces": self.counts["broken rules of traces"],
             "drivers ended by": dict(sorted(self.ends.items())),
             "seconds until all went on": summary(self.seconds),
