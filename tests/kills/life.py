@@ -181,6 +181,11 @@ class Life:
         machine: where.
         drawn: what.
         tell: called with what happens.
+
+    Attributes:
+        folder: in which all of it is, but for what servers have.
+        outcome: what has become of it so far.
+        pipelines: its pipelines, once it plays.
     """
 
     def __init__(self, machine: Machine, drawn: Drawn, tell: Callable[[str], object]) -> None:
@@ -188,6 +193,7 @@ class Life:
         self._opened = ExitStack()
         self.folder = Path(tempfile.mkdtemp(prefix=f"life-{drawn.seed}-", dir=machine.folder))
         self.outcome = Outcome()
+        self.pipelines = list[Pipeline]()
         self._pair: PostgreSQLPair | None = None
         self._promoted = False
 
@@ -203,10 +209,10 @@ class Life:
     def _play(self) -> None:
         with self._opened:
             kafka: KafkaServer = self._machine.served("kafka").server
-            self._pipelines = [self._pipeline(n, each) for n, each in enumerate(self._drawn.programs)]
-            for each in self._pipelines:
+            self.pipelines = [self._pipeline(n, each) for n, each in enumerate(self._drawn.programs)]
+            for each in self.pipelines:
                 self._opened.callback(each.kill)
-            feed = Feed(kafka.bootstrap, [each.settings.topic for each in self._pipelines])
+            feed = Feed(kafka.bootstrap, [each.settings.topic for each in self.pipelines])
             self._opened.callback(feed._over.set)
             feed.start()
             self._wait(self._all_have_begun, _FIRST_S)
@@ -217,7 +223,7 @@ class Life:
                 self._tell(f"{act.what} ({act.number}, {act.lasts_s:.1f} s)")
                 self._do(act)
             feed.end()
-            for each in self._pipelines:
+            for each in self.pipelines:
                 self._end(each, kafka)
 
     # What is there ----------------------------------------------------------------------------------------------------
@@ -330,7 +336,7 @@ class Life:
         return True
 
     def _to_driver(self, act: Act) -> bool:
-        pipeline = self._pipelines[act.number % len(self._pipelines)]
+        pipeline = self.pipelines[act.number % len(self.pipelines)]
         driver = pipeline.driver
         jvms = [pid for pid in children(driver.pid) if program(pid) == "java"]
         match act.what:
@@ -349,7 +355,7 @@ class Life:
         return True
 
     def _to_server(self, act: Act) -> bool:
-        names = sorted(set().union(*(each.served for each in self._pipelines)))
+        names = sorted(set().union(*(each.served for each in self.pipelines)))
         name = names[act.number % len(names)]
         server, proxy = self._served(name)
         match act.what:
@@ -411,18 +417,18 @@ class Life:
         while not happened():
             if time.monotonic() > until:
                 return False
-            for each in self._pipelines:
+            for each in self.pipelines:
                 each.look()
             time.sleep(_LOOK_S)
         return True
 
     def _all_have_begun(self) -> bool:
-        return all(each.events("batch") for each in self._pipelines)
+        return all(each.events("batch") for each in self.pipelines)
 
     def _all_went_on(self) -> bool:
         """Whether each pipeline has committed a batch since the last act was over."""
         since = self.outcome.over[-1][1] if self.outcome.over else 0.0
-        return all(events and events[-1]["at"] > since for events in (each.events("batch") for each in self._pipelines))
+        return all(events and events[-1]["at"] > since for events in (each.events("batch") for each in self.pipelines))
 
     def _end(self, pipeline: Pipeline, kafka: KafkaServer) -> None:
         """Wait until it has caught up, end it, and count."""
@@ -444,9 +450,10 @@ class Life:
         report = check_traces(sorted((pipeline.folder / "traces").iterdir()))
         outcome.broken += len(report.broken)
         outcome.notes += [f"{settings.group}: trace: {each.rule}: {each.what}" for each in report.broken]
-        self._count(pipeline, messages)
+        self.count(pipeline, messages)
 
-    def _count(self, pipeline: Pipeline, messages: Sequence[Message]) -> None:
+    def count(self, pipeline: Pipeline, messages: Sequence[Message]) -> None:
+        """Count each record in each output of a pipeline."""
         settings, verdict = pipeline.settings, self.outcome.verdict
         kinds = {name: kind for name, (kind, _) in settings.outputs.items()}
         keeps = {name: "at_least_once" if kind == "Function" else "exactly_once" for name, kind in kinds.items()}
