@@ -182,6 +182,45 @@ def test_a_file_system_whose_answer_is_lost_may_have_made_the_file(tmp_path: Pat
     assert list((tmp_path / ".tmp").iterdir()) == []
 
 
+@pytest.mark.parametrize("at", ["the link", "the sync", "each sync"])
+def test_a_commit_counts_only_once_its_name_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """The file was there after the error, and counted: a loss of power would have taken an acknowledged commit back."""
+    ledger, folder = Ledger(FolderStore(f"file://{tmp_path}"), "g", retry_timeout_s=0.5), tmp_path / "g"
+    ledger.acquire()
+    ledger.place({PARTITION: Position(0)})
+    ledger.begin(batch := next_batch(ledger, 10))
+    usual_link, usual_sync, failed = os.link, os.fsync, list[str]()
+    durable: list[str] = []
+
+    def link(*arguments: Any, **more: Any) -> None:
+        usual_link(*arguments, **more)
+        if at == "the link" and not failed:
+            failed.append(at)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def fsync(descriptor: Any) -> None:
+        if os.fstat(descriptor).st_ino == folder.stat().st_ino:
+            if "sync" in at and (at == "each sync" or not failed):
+                failed.append(at)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            durable[:] = [path.name for path in folder.iterdir()]
+        usual_sync(descriptor)
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "fsync", fsync)
+    if at == "each sync":
+        with pytest.raises(OutcomeUnknown, match="unknown whether its commit is written"):
+            ledger.commit(batch)
+        assert durable == []
+        return
+    ledger.commit(batch)
+    assert failed
+    assert f"{ledger.snapshot.version:012}.json" in durable
+    assert FolderStore(f"file://{tmp_path}").load("g") == ledger.snapshot
+
+
 def small_files(pipe: Connection, url: str) -> None:
     """Write under a limit that cuts files off half-way."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

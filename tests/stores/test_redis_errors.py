@@ -20,6 +20,7 @@ from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.redis import RedisStore
+from offsetkeeper.testing.proxy import TcpProxy
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import free_port, wait_until
 from stores.let_in_suite import Doors, LetInSuite, refusal
@@ -269,6 +270,26 @@ def test_a_replica_is_neither_read_nor_written(server: RedisServer, store: Redis
         client.replicaof("NO", "ONE")
         assert behind.load("g") == store.load("g")
         behind.close()
+
+
+@pytest.mark.parametrize("how", ["it is read", "it is written", "it has no replica left"])
+def test_a_connection_to_a_master_that_was_replaced_is_not_kept(open_store: Opener, how: str) -> None:
+    """The address leads to the new master by then. A run tried again on the old connection until it gave up."""
+    with RedisServer(fsync=False) as old, RedisServer(fsync=False) as new, TcpProxy("127.0.0.1", old.port) as address:
+        store = open_store(new.url(port=address.port))
+        for each in (old, new):
+            open_store(each.url()).apply(rewind(Snapshot("g"), 1))
+        seen = store.load("g")
+        address.lead_to("127.0.0.1", new.port)
+        with redis.Redis(port=old.port) as client:
+            if how == "it has no replica left":
+                client.config_set("min-replicas-to-write", 1)
+            else:
+                client.replicaof("127.0.0.1", str(new.port))
+        with pytest.raises(StoreUnavailable, match=r"is a replica|(?i:read.?only)|NOREPLICAS"):
+            store.load("g") if how == "it is read" else store.apply(rewind(seen, 2))
+        store.apply(change := rewind(store.load("g"), 3))
+        assert open_store(new.url()).load("g") == change.after
 
 
 def test_offsets_of_another_type_are_told_before_anything_is_written(store: RedisStore, admin: redis.Redis) -> None:

@@ -64,6 +64,7 @@ class _Folder:
         self._root = root
         self._address = address
         self._synced: set[Path] = set()
+        self._unsynced: set[str] = set()  # folders in which a name may be that is not on the disk
 
     def init(self) -> bool:
         with self._failures(StoreUnavailable):
@@ -84,11 +85,14 @@ class _Folder:
     def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - listing all is as cheap
         with self._failures(StoreUnavailable):
             try:
-                return list_folder(self._root / folder, self._root)
+                found = list_folder(self._root / folder, self._root)
             except FileNotFoundError:
                 if not self._is_store():
                     self.folders()  # raises if it is not mounted
                 return []
+        if folder in self._unsynced:  # else a change would count that a loss of power takes back
+            self._sync(folder)
+        return found
 
     def read(self, folder: str, name: str) -> File | None:
         with self._failures(StoreUnavailable), suppress(FileNotFoundError):
@@ -106,10 +110,10 @@ class _Folder:
         with self._failures(StoreUnavailable):
             self._make(self._root / _TEMPORARY)
             self._make(self._root / folder)
+        with self._noted(folder), self._failures(StoreUnavailable):
             stamp = self._linked(folder, name, content)
         if stamp:
-            with self._failures(OutcomeUnknown):
-                sync(self._root / folder)
+            self._sync(folder)
         return stamp
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
@@ -156,6 +160,20 @@ class _Folder:
             finally:
                 with suppress(OSError):
                     os.unlink(temporary, dir_fd=apart)
+
+    def _sync(self, folder: str) -> None:
+        self._unsynced.discard(folder)
+        with self._noted(folder), self._failures(OutcomeUnknown):
+            sync(self._root / folder)
+
+    @contextmanager
+    def _noted(self, folder: str) -> Iterator[None]:
+        """Note after an error in the block that a folder has to be synced before its names count."""
+        try:
+            yield
+        except BaseException:
+            self._unsynced.add(folder)
+            raise
 
     def _has_ledger(self, folder: str) -> bool:
         """Return whether a folder has a file of ours; yes if it may not be read, as the next request has the reason."""

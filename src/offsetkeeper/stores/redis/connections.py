@@ -51,6 +51,8 @@ _REPLIES = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
 _PASSING = re.compile(
     r"\b(OOM|READONLY|LOADING|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|max number of clients)\b"
 )
+# Of these, what a server says that is no master, or was one: by now the address may lead to another server.
+_DEMOTED = re.compile(r"\b(READONLY|NOREPLICAS)\b")
 # What a proxy says when it has lost the server behind, perhaps after it has sent the request on.
 _BEHIND = re.compile(
     r"(no )?upstream |(server )?connection (timed|reset|refused|closed|lost)|broken pipe", re.IGNORECASE
@@ -230,13 +232,16 @@ class Connections:
 
     def _exchange(self, node: Node, commands: Sequence[Command], read: Callable[[list[Any]], T], lost: Lost) -> T:
         pool = self._pools.setdefault(node, Pool(partial(self._open, node), _disconnect, usable=_is_open))
-        with pool.lend() as connection, self._broken(lost):
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            connection.answers.begin()
-            replies = [_reply(connection) for _ in commands]
-            refused = _refused(replies)
-            if refused is None:
-                return read(replies)
+        with pool.lend() as connection:
+            with self._broken(lost):
+                connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                connection.answers.begin()
+                replies = [_reply(connection) for _ in commands]
+                refused = _refused(replies)
+                if refused is None:
+                    return read(replies)
+            if _is_of_demoted(refused):
+                raise refused  # so the connection is not kept
         raise refused
 
     @contextmanager
@@ -354,6 +359,10 @@ def _text(error: Exception) -> str:
 
 def _passes(error: Exception) -> bool:
     return isinstance(error, _PASSING_TYPES) or bool(_PASSING.search(str(error)))
+
+
+def _is_of_demoted(error: Exception) -> bool:
+    return isinstance(error, exceptions.ReadOnlyError | exceptions.MasterDownError) or bool(_DEMOTED.search(str(error)))
 
 
 def _client_settings(url: ClientUrl) -> dict[str, Any]:

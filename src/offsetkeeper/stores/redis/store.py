@@ -148,16 +148,20 @@ class RedisStore(BaseStore):
         return control, dict(zip(topics, hashes, strict=True))
 
     def _at_once(self, group: str, commands: Sequence[Command], read: Callable[[list[Any]], T]) -> T:
-        """Return the replies of a master, never of a replica, which may be behind."""
+        """Return the replies of a master, never of a replica, which may be behind.
 
-        def of_master(replies: list[Any]) -> T | None:
+        Its connection is not kept: by now the address may lead to the master that took its place.
+        """
+
+        def of_master(replies: list[Any]) -> T:
             role, *answers = replies[-1]
-            return read(answers) if _is_master(role) else None
+            if not _is_master(role):
+                raise StoreUnavailable(
+                    f"{self.address} is a replica, and may be behind; give the address of its master"
+                )
+            return read(answers)
 
-        found = self._connections.ask(group, [("MULTI",), ("ROLE",), *commands, ("EXEC",)], of_master)
-        if found is None:
-            raise StoreUnavailable(f"{self.address} is a replica, and may be behind; give the address of its master")
-        return found
+        return self._connections.ask(group, [("MULTI",), ("ROLE",), *commands, ("EXEC",)], of_master)
 
     def _scan(self, group: str) -> set[str]:
         found = map(self._keys.parse, self._connections.scan(self._keys.patterns(group)[0], group))
