@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 import threading
@@ -26,6 +27,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
 _BESIDE = ("journal", "wal", "shm")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # a blank, a tab, a line feed or a backslash in a list of mounts
 _Identity = tuple[int, int] | None  # device and inode; None if there is no such file
 _TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
 _ENDED = (
@@ -53,20 +55,52 @@ def beside(path: Path, kind: str) -> Path:
 
 
 def check_files(path: Path, address: str) -> None:
-    """Check what SQLite is to open: for a FIFO it waits for ever.
+    """Check what SQLite is to open: for a FIFO it waits for ever, and of another way to the file it knows nothing.
+
+    What was committed is in `-wal` until it is merged, and who has a lock is in `-shm`. Both lie in the folder
+    of the name. Through a second name, or where the file alone was mounted, another program sees neither.
 
     Args:
         path: path of the file.
         address: where it is, for errors.
 
     Raises:
-        Refused: the path, or that of a file beside it, is not a file.
+        Refused: the path, or that of a file beside it, is not a file; or the file has a second name, or is a mount.
     """
     if _is_odd(path.stat):
         raise Refused(f"{address}: {path} is not a file; give the path of a file")
     for each in (beside(path, kind) for kind in _BESIDE):
         if _is_odd(each.lstat):
             raise Refused(f"{address}: {each} is not a regular file: take it away")
+    if _names(path) > 1:
+        raise Refused(
+            f"{address}: {path} has a second name, a hard link: through it a program would miss commits, and could "
+            f"commit too. End all programs that use the file, and remove the other name (find it by -samefile {path}). "
+            "Of a backup that is linked, open a copy"
+        )
+    if _is_mount(path):
+        raise Refused(
+            f"{address}: {path} is mounted without its folder. SQLite keeps the last commits beside it, in -wal, where "
+            "they are lost with the container. End all programs that use the file, and mount its folder"
+        )
+
+
+def _names(path: Path) -> int:
+    try:
+        return path.stat().st_nlink
+    except (OSError, ValueError):  # as below
+        return 0
+
+
+def _is_mount(path: Path) -> bool:
+    """Return whether a file is itself the place of a mount; only Linux tells."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_bytes()
+    except OSError:
+        return False
+    places = (line.split(b" ")[4] for line in mounts.split(b"\n") if line)
+    name = os.fsencode(os.path.realpath(path))
+    return any(_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place) == name for place in places)
 
 
 def _is_odd(look: Callable[[], os.stat_result]) -> bool:
