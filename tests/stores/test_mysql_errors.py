@@ -18,16 +18,26 @@ from urllib.parse import quote
 import pymysql
 import pytest
 
+from offsetkeeper.clients import mysql
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable
+from offsetkeeper.errors import (
+    CorruptStore,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    StoreUnavailable,
+)
 from offsetkeeper.stores.mysql import MySQLStore
 from offsetkeeper.testing.mariadb import MariaDBServer
+from offsetkeeper.testing.proxy import TcpProxy
 from offsetkeeper.testing.server import free_port, wait_until
 from stores.let_in_suite import Doors, LetInSuite, refusal
 from stores.tables_suite import Tables, TablesSuite
+from stores.test_senseless_answers import END, PACKET, Telling, column
 
 Opener = Callable[[str], MySQLStore]
 A = TopicPartition("a", 0)
@@ -250,6 +260,82 @@ def test_a_server_that_is_read_only_is_neither_read_nor_written(
     finally:
         admin.ask("SET GLOBAL read_only = 0")
     assert store.load("g") == seen
+
+
+def test_a_server_whose_engine_alone_is_read_only_is_not_read(open_store: Opener) -> None:
+    """As a reader of Aurora, whose `read_only` is off."""
+    with MariaDBServer(settings={"default-tmp-storage-engine": "Aria"}, fsync=False) as server:
+        url = server.url(server.create_database())
+        open_store(url).apply(rewind(Snapshot("g"), 1))
+        server.stop()
+        server._settings["innodb-read-only"] = "1"
+        server.restart()
+        with pytest.raises(StoreUnavailable, match="read-only for now, or a replica, which may be behind"):
+            open_store(url).load("g")
+
+
+def test_a_connection_to_a_server_that_was_demoted_is_not_kept(
+    open_store: Opener, mariadb_server: MariaDBServer, folding: MariaDBServer, admin: Admin
+) -> None:
+    """The address leads to the new primary by then. A run tried again on the old connection until it gave up."""
+    folding.create_database(admin.database)
+    with TcpProxy("127.0.0.1", mariadb_server.port) as address:
+        store = open_store(mariadb_server.url(admin.database, port=address.port))
+        for server in (mariadb_server, folding):
+            open_store(server.url(admin.database)).apply(rewind(Snapshot("g"), 1))
+        seen = store.load("g")
+        address.lead_to("127.0.0.1", folding.port)
+        admin.ask("SET GLOBAL read_only = 1")
+        try:
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                store.load("g")
+        finally:
+            admin.ask("SET GLOBAL read_only = 0")
+        store.apply(change := rewind(seen, 2))
+    assert open_store(folding.url(admin.database)).load("g") == change.after
+
+
+@pytest.mark.parametrize(("code", "told"), [(1047, StoreUnavailable), (3100, OutcomeUnknown), (3101, StoreUnavailable)])
+def test_a_cluster_that_cannot_serve_now_is_worth_another_try(
+    store: MySQLStore, admin: Admin, code: int, told: type[OffsetkeeperError]
+) -> None:
+    """A node of Galera that is not ready, and Group Replication: half-way in a commit, and after a conflict."""
+    store.apply(rewind(Snapshot("g"), 1))
+    seen = store.load("g")
+    raised = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}"
+    admin.ask(f"CREATE TRIGGER away BEFORE INSERT ON offsetkeeper_history FOR EACH ROW {raised}")
+    with pytest.raises(told):
+        store.apply(rewind(seen, 2))
+    admin.ask("DROP TRIGGER away")
+    assert store.load("g") == seen
+    store.apply(rewind(seen, 2))
+
+
+@pytest.mark.parametrize("node", [True, False])
+def test_what_a_node_of_galera_answers_is_not_behind(
+    open_store: Opener, url: str, monkeypatch: pytest.MonkeyPatch, *, node: bool
+) -> None:
+    """It waits for what the others had committed. MariaDB has the setting also where it is no node."""
+    if node:
+        monkeypatch.setattr(mysql, "_IS_NODE", "SELECT 'wsrep_on', 'ON'")
+    store = open_store(url)
+    for offset in (1, 2):  # the second on a connection that was reset
+        change = rewind(store.load("g"), offset)
+        with store.transaction(change) as connection:
+            assert connection.execute("SELECT @@wsrep_sync_wait").fetchall() == ((int(node),),)
+    assert store.load("g") == change.after
+    with store._connections.lend() as own:
+        assert own.execute("SELECT @@wsrep_sync_wait").fetchall() == ((int(node),),)
+
+
+def test_a_node_of_galera_is_known_by_its_variable() -> None:
+    """Told by a server of our own, as no Galera can be had."""
+    names = [b"\2", column(b"Variable_name"), column(b"Value"), END, b"\x08wsrep_on\2ON", END]
+    with Telling({mysql._IS_NODE.encode(): names, b"@@max_allowed_packet": PACKET}) as server:
+        store = MySQLStore(f"mysql://u:p@127.0.0.1:{server.port}/shop?timeout=2")
+        store._ready = True  # the server has no tables that could be looked at
+        with closing(store), store._connections.lend() as connection:
+            assert connection.node
 
 
 def test_the_tables_are_those_people_know(store: MySQLStore, admin: Admin) -> None:

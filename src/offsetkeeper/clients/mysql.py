@@ -45,6 +45,9 @@ _SETUP = (
     "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_select_limit = 18446744073709551615, "
     "sql_big_selects = 1, group_concat_max_len = 65536, lock_wait_timeout = {locks}"
 )
+# A node of Galera may be behind. So it is to wait, before it answers, for what the others had committed.
+_IS_NODE = "SHOW VARIABLES WHERE variable_name = 'wsrep_on' AND value = 'ON'"
+_CAUSAL = ", wsrep_sync_wait = 1"
 
 if TYPE_CHECKING:
     _Connection = pymysql.connections.Connection[Cursor]
@@ -62,6 +65,7 @@ class Connection(_Connection):
         packet: the most bytes of a request.
         most: the most bytes of a packet of an answer.
         locks: seconds that a statement waits for a table which another session has locked.
+        node: whether the server is a node of Galera.
         staged: tables, quoted for SQL, that a transaction has read and that are not needed after its commit.
     """
 
@@ -70,6 +74,7 @@ class Connection(_Connection):
     packet = 1 << 20
     most = _MOST_BEFORE
     locks = 30
+    node = False
     staged: tuple[str, ...] = ()
     _left = 0
     _read_timeout: float | None = None
@@ -169,7 +174,7 @@ class Connection(_Connection):
 
     def set_up(self) -> None:
         """Set what a new session needs."""
-        self.run([_SETUP.format(locks=self.locks)])
+        self.run([_SETUP.format(locks=self.locks) + _CAUSAL * self.node])
 
     def renew(self) -> None:
         """Reset the settings of a block: variables, temporary tables, modes."""
@@ -222,7 +227,7 @@ class Connection(_Connection):
 
 
 class Connections(Pool[Connection]):
-    """Connections of one store, kept unless they are broken or still in a transaction.
+    """Connections of one store, kept unless they are broken, still in a transaction, or to a server that cannot serve.
 
     `lend` raises StoreUnavailable if the server cannot be reached, and Refused if it refuses the user, the
     password or the database.
@@ -237,7 +242,7 @@ class Connections(Pool[Connection]):
     def __init__(
         self, url: urls.ClientUrl, library: Mapping[str, Any], prepare: Callable[[Connection], None], *, several: bool
     ) -> None:
-        super().__init__(self._open, Connection.drop, clean=lambda each, _: each.open and not each.in_transaction())
+        super().__init__(self._open, Connection.drop, clean=_can_be_kept)
         self._library = library
         self._url = url
         self._address = url.address
@@ -288,6 +293,8 @@ class Connections(Pool[Connection]):
             raise Refused(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):
+                [(_, nodes)] = connection.run([_IS_NODE])
+                connection.node = bool(nodes)
                 connection.set_up()
                 [(_, [(packet,)])] = connection.run(["SELECT @@max_allowed_packet"])
                 connection.packet = packet - _MARGIN
@@ -320,6 +327,11 @@ class Connections(Pool[Connection]):
         if code in MYSQL_PASSING:
             return StoreUnavailable(f"{self._address}: nothing was written: {error}")
         return Refused(f"{self._address}: MySQL refused, and nothing was written: {error}")
+
+
+def _can_be_kept(connection: Connection, error: BaseException | None) -> bool:
+    """Return whether a connection can be lent again. Where its server was demoted, the address may lead to another."""
+    return connection.open and not connection.in_transaction() and not isinstance(error, StoreUnavailable)
 
 
 def code_of(error: pymysql.Error) -> int:

@@ -11,8 +11,8 @@ import pymysql
 from offsetkeeper.clients.mysql import Connection
 from offsetkeeper.errors import Refused, StoreUnavailable
 
-IS_READ_ONLY = "SELECT @@global.read_only"
-"""See `refuse_read_only`."""
+IS_READ_ONLY = "SELECT @@global.read_only, @@global.innodb_read_only"
+"""See `refuse_read_only`. A reader of Aurora says it by the second alone."""
 
 # MySQL and MariaDB name some of them differently; a server tells those that it has, to any user.
 _VARIABLES = (
@@ -25,13 +25,13 @@ _STATUS = (
 )
 
 
-def refuse_read_only(address: str, read_only: object) -> None:
-    """Check that a server takes changes, by its answer to `IS_READ_ONLY`.
+def refuse_read_only(address: str, read_only: Sequence[object]) -> None:
+    """Check that a server takes changes, by its answer to `IS_READ_ONLY`, a row.
 
     Raises:
         StoreUnavailable: it does not. It may be a replica, and behind: what it shows may be no more.
     """
-    if read_only not in {0, "OFF"}:
+    if not set(read_only) <= {0, "OFF"}:
         raise StoreUnavailable(f"{address} is read-only for now, or a replica, which may be behind")
 
 

@@ -64,9 +64,9 @@ _SQLSTATES: Mapping[str, Blame] = MappingProxyType(
 _MYSQL: Mapping[int, Blame] = MappingProxyType(
     {
         **dict.fromkeys(MYSQL_PASSING | MYSQL_BROKEN, Blame.AWAY),
-        # beside these: files and tables that are made again or crashed, a node or a server that is not ready
-        **dict.fromkeys((1016, 1023, 1026, 1030, 1036, 1047, 1077, 1078, 1079, 1080, 1105, 1146), Blame.AWAY),
-        **dict.fromkeys((1194, 1195, 1412, 1615, 1874, 3032, 3100, 3101, 3168), Blame.AWAY),
+        # beside these: files and tables that are made again or crashed, a server that is not ready
+        **dict.fromkeys((1016, 1023, 1026, 1030, 1036, 1077, 1078, 1079, 1080, 1105, 1146), Blame.AWAY),
+        **dict.fromkeys((1194, 1195, 1412, 1615, 1874, 3032, 3168), Blame.AWAY),
         **dict.fromkeys((1044, 1045, 1049, 1130, 1142, 1143, 1227, 1251, 1305, 1356, 1370), Blame.REFUSES),
         **dict.fromkeys((1449, 1698, 1787, 1820, 1862, 3118, 3748, 4151), Blame.REFUSES),
         **dict.fromkeys((1054, 1064, 1110, 1136, 1364, 1442, 1906, 3105), Blame.PROGRAM),

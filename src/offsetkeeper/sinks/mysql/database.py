@@ -95,7 +95,7 @@ def _prepare(address: str, connection: Connection) -> None:
     Raises:
         StoreUnavailable: the server is read-only. A replica that is behind would show a mark that is no more.
     """
-    [(read_only,)] = connection.execute(IS_READ_ONLY).fetchall()
+    [read_only] = connection.execute(IS_READ_ONLY).fetchall()
     refuse_read_only(address, read_only)
     for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {connection.locks}"):
         connection.execute(statement)

@@ -219,10 +219,9 @@ class MySQLStore(TableStore):
     def _read(self, columns: int, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):
             text = self._sql(statement) % tuple(map(connection.escape, parameters))
-            [(_, [(read_only,)]), (_, found)] = connection.run([IS_READ_ONLY, text])
-            rows = of_columns(columns, found)
-        refuse_read_only(self.address, read_only)
-        return rows
+            [(_, [read_only]), (_, found)] = connection.run([IS_READ_ONLY, text])
+            refuse_read_only(self.address, read_only)
+            return of_columns(columns, found)
 
     def _sql(self, statement: str) -> str:
         return self._tables.sql(statement.replace("?", "%s"))
