@@ -13,7 +13,7 @@ from engines.lab import LIMIT_S
 from offsetkeeper import Batch, Policies, Position, TopicPartition
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import SettingsError, StartRefused
+from offsetkeeper.errors import RangeGone, SettingsError, StartRefused
 from offsetkeeper.readers import Source, StreamStart
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.streaming import StreamPlanner, StreamSource
@@ -93,6 +93,51 @@ def test_a_partition_that_the_query_finds_is_of_its_cluster(either: StructuredLa
     first, new = (either.snapshot().positions[TopicPartition(name, number)] for number in range(2))
     assert first.cluster_id is not None
     assert (new.topic_id, new.cluster_id) == (first.topic_id, first.cluster_id)
+
+
+def test_a_partition_that_comes_back_in_a_topic_made_again_is_read_whole(
+    either: StructuredLab, topic: NewTopic
+) -> None:
+    """Its position is of the topic before, and says nothing of these records."""
+    name = topic(2)
+    either.produce_all(name, [(0, "a"), (1, "b"), (1, "c"), (1, "d")])
+    assert sorted(either.follow(name)) == ["a", "b", "c", "d"]
+    either.recreate(name)
+    either.delete_checkpoint()
+    either.values.clear()
+    with either.start(name, trigger=SOON, policies=Policies(recreated="beginning")) as query:
+        either.produce(name, "e")
+        wait_until(lambda: either.values == ["e"] or query.exception(), "the query read", LIMIT_S)
+        either.grow(name, 2)
+        either.produce_all(name, [(1, "f"), (1, "g")])
+        planned = {name: {"0": 1, "1": 2}}
+        wait_until(lambda: query.exception() or either.ends(either.batch_ids()[-1]) == planned, "a batch", LIMIT_S)
+        query.processAllAvailable()
+    assert sorted(either.values) == ["e", "f", "g"]
+
+
+def test_a_topic_that_comes_back_under_a_pattern_stops_the_query_until_a_policy_decides(
+    packed: StructuredLab, topic: NewTopic
+) -> None:
+    base = topic()
+    gone = f"{base}-gone"
+    packed.kafka.create_topic(gone)
+    packed.produce(gone, "a", "b", "c")
+    how = matching(base)
+    assert sorted(packed.follow(**how)) == ["a", "b", "c"]
+    packed.kafka.delete_topic(gone)
+    packed.delete_checkpoint()
+    packed.values.clear()
+    query = packed.start(**how, trigger=SOON)
+    packed.produce(base, "d")
+    wait_until(lambda: packed.values == ["d"] or query.exception(), "the query read", LIMIT_S)
+    packed.kafka.create_topic(gone)
+    packed.produce(gone, "e")
+    with pytest.raises(RangeGone, match=f"topic {gone} was deleted and created again.*the policy decides"):
+        query.awaitTermination(LIMIT_S)
+    with pytest.raises(StartRefused, match="recreated=stop"):
+        packed.start(**how)
+    assert packed.follow(**how, policies=Policies(recreated="beginning")) == ["e"]
 
 
 def test_a_query_reads_chosen_partitions_alone(either: StructuredLab, topic: NewTopic) -> None:

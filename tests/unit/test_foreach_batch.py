@@ -12,17 +12,18 @@ import pytest
 
 import offsetkeeper
 from offsetkeeper.checkpoint.logs import BatchOffsets
+from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.attempt import Delivery
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
-from offsetkeeper.engines.checkpoint_match import OnMismatch, reconcile
+from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges, reconcile
 from offsetkeeper.engines.foreach_batch import ForeachBatch
 from offsetkeeper.engines.settings import Pace, QueryRun, Run
 from offsetkeeper.engines.stop import Stop
-from offsetkeeper.errors import CheckpointMismatch, Fenced, SettingsError
+from offsetkeeper.errors import CheckpointMismatch, Fenced, RangeGone, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers import StreamStart, open_reader
@@ -152,3 +153,49 @@ def test_a_run_that_was_fenced_says_so_and_does_not_blame_the_checkpoint(asked: 
     function._batch_log = lambda _: SimpleNamespace(batch_offsets=lambda _: planned)
     with pytest.raises(Fenced if fenced else CheckpointMismatch):
         function(SimpleNamespace(sparkSession=None), 3)
+
+
+OLD, NEW = (f"{'A' * 21}{each}" for each in "Qg")
+
+
+def batch_function(asked: QueryRun, stored: Mapping[TopicPartition, Position]) -> tuple[Any, Delivery]:
+    """Return the function of a query whose ledger has these positions, and whose topic has the newer id now."""
+    now = {"orders": TopicDescription("orders", NEW, (0, 1))}
+    there = replace(asked.run, cluster=cast("Any", SimpleNamespace(describe=lambda _: now)))
+    ledger = Ledger(MemoryStore(f"memory://{len(stored)}"), "shop")
+    ledger.acquire()
+    ledger.place(stored)
+    delivery = Delivery(there, ledger, Stop())
+    function = ForeachBatch(asked, StreamStart(Topics.of(["orders"]), {}), ledger.owner_id, delivery)
+    return function, delivery
+
+
+@pytest.mark.parametrize(("old", "read"), [(OLD, 120), (NEW, 0), (None, 0)])
+def test_a_position_of_the_topic_before_says_nothing_of_a_partition_that_comes_back(
+    asked: QueryRun, old: str | None, read: int
+) -> None:
+    """The topic was made again with one partition, which the group reads, and has grown since."""
+    query = replace(asked, stateful=False)
+    function, delivery = batch_function(query, {A: Position(10, NEW), B: Position(500, old)})
+    function._place_new(delivery, BatchOffsets({A: 10, B: 0}, {A: 10, B: 0}, frozenset({B})))
+    found = function._matched(delivery, batch_ranges({A: 10, B: 0}, {A: 20, B: 120}), 5)
+    assert {r.topic_partition: r.size for r in found.rest} == {A: 10, **({B: read} if read else {})}
+
+
+def test_a_topic_that_comes_back_made_again_stops_the_query(asked: QueryRun) -> None:
+    """The group has read nothing of the new one: the policy of the next start decides."""
+    function, delivery = batch_function(asked, {B: Position(500, OLD)})
+    with pytest.raises(RangeGone, match=r"orders was deleted and created again.*the policy decides"):
+        function._place_new(delivery, BatchOffsets({A: 0, B: 0}, {A: 0, B: 0}, frozenset({A, B})))
+    assert delivery.ledger.snapshot.positions == {B: Position(500, OLD)}
+
+
+@pytest.mark.parametrize("state", ["stop", "rebuild"])
+def test_a_first_batch_behind_a_hole_has_no_state(asked: QueryRun, state: Any) -> None:
+    """Nothing builds it again: the checkpoint has a batch."""
+    wish = OnMismatch(hole="follow", state=state)
+    function, delivery = batch_function(replace(asked, on_mismatch=wish), {A: Position(0)})
+    function._log = SimpleNamespace(query_id=lambda: "11111111-1111-4111-8111-111111111111")
+    with pytest.raises(CheckpointMismatch, match=r"(?s)a hole.*state='empty'"):
+        function._matched(delivery, batch_ranges({A: 100}, {A: 120}), 0)
+    assert delivery.ledger.snapshot.positions[A].offset == 0

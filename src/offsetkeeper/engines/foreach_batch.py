@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, QueryBatch, check_query
+from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.core.pending import Situation, when_planned
@@ -33,7 +34,8 @@ from offsetkeeper.engines.stop import Stop, spark_gone
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, SettingsError, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
-from offsetkeeper.kafka.start_plan import led_since
+from offsetkeeper.kafka.start_plan import led_since, whole
+from offsetkeeper.kafka.topic_ids import check_cluster, recreated
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.stores import open_store
 
@@ -177,10 +179,40 @@ class ForeachBatch:
         return self._log
 
     def _place_new(self, delivery: Delivery, offsets: BatchOffsets) -> None:
-        """Store the start of partitions that neither the ledger nor the checkpoint knows."""
-        new = {tp: offsets.starts[tp] for tp in offsets.new if tp not in delivery.ledger.snapshot.positions}
+        """Store the start of partitions that neither the ledger nor the checkpoint knows.
+
+        Raises:
+            RangeGone: see `_made_again`.
+        """
+        stored = delivery.ledger.snapshot.positions
+        again = self._made_again(delivery, offsets.new & stored.keys())
+        new = {tp: offsets.starts[tp] for tp in offsets.new if tp in again or tp not in stored}
         if new:
             self._place(delivery, new, "new partitions")
+
+    def _made_again(self, delivery: Delivery, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return the partitions whose position is of the topic before it was made again, and which the new one has.
+
+        The ledger knows the new topic, which had fewer partitions at first: for a plan too, what it has since is new.
+
+        Raises:
+            RangeGone: the ledger does not know the new topic, or the position is of another cluster.
+        """
+        stored, wanted = delivery.ledger.snapshot.positions, sorted(partitions)
+        topics = {tp.topic for tp in wanted}
+        now = whole(lambda: delivery.asked.cluster.describe(topics), topics) if topics else {}
+        current = {tp.topic for tp, at in stored.items() if tp.topic in now and at.topic_id == now[tp.topic].topic_id}
+        again = set()
+        for tp in wanted:
+            here = now.get(tp.topic)  # None: it has gone again, with its records
+            if here is None:
+                continue
+            check_cluster(stored[tp].cluster_id, here.cluster_id, [tp.topic])
+            if is_recreated(stored[tp].topic_id, here.topic_id):
+                if tp.topic not in current:
+                    raise recreated(tp.topic)
+                again.add(tp)
+        return again
 
     def _place(
         self, delivery: Delivery, offsets: Mapping[TopicPartition, int], reason: str, queries: Queries = NO_QUERIES
@@ -221,7 +253,7 @@ class ForeachBatch:
             CheckpointMismatch: nothing says that the query may begin with empty state.
         """
         behind = found.of(Match.HOLE, Match.UNKNOWN)
-        if behind and self._asked.stateful and batch_id == 0 and self._asked.on_mismatch.state == "stop":
+        if behind and self._asked.stateful and batch_id == 0 and self._asked.on_mismatch.state != "empty":
             raise found.mismatch(name, behind, FOLLOW_EMPTY)
 
     def _compared(self, ledger: Ledger, ranges: tuple[OffsetRange, ...], number: QueryBatch | None) -> Reconciliation:
