@@ -238,9 +238,12 @@ class StreamPlanner:
             return here.end
         written = self._cluster.bounds([tp], isolation="read_uncommitted")[tp]  # past a transaction still open?
         if standing_of(Position(start), written) is Standing.BEYOND_END:
+            anew = "delete the checkpoint, and start from the ledger"
+            remedy = "start again, and the plan decides" if self._stream.start.whole else anew  # the state is in it
             raise CheckpointMismatch(
                 f"{tp}: the checkpoint stands at {start}, but the partition ends at {written.end}. The topic was made "
-                "again, or the checkpoint is of another one: delete the checkpoint, and start from the ledger"
+                "again, or its log was cut by the election of a leader that lacked records, or the checkpoint is of "
+                f"another one: {remedy}"
             )
         return start
 
