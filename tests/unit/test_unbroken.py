@@ -8,7 +8,7 @@ import pytest
 
 from offsetkeeper.core.model import Count, Entry, Move
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
-from offsetkeeper.engines.unbroken import unbroken
+from offsetkeeper.engines.unbroken import REBUILDS, unbroken
 
 A, B = (TopicPartition("t", number) for number in range(2))
 ENDS = {A: 30, B: 20}
@@ -47,7 +47,8 @@ def test_no_record_counts_before_the_query_or_the_partition_began() -> None:
 
 
 def test_it_goes_on_where_a_state_was_built_again() -> None:
-    again = (commit("new", 1, (0, 20, 30), (1, 10, 20)), entry("place", counts={"new": Count(None, 1)}))
+    begun = entry("place", counts={"new": Count(None, 1)}, reason=f"{REBUILDS} at the watermark of then")
+    again = (commit("new", 1, (0, 20, 30), (1, 10, 20)), begun)
     assert unbroken((*again, FIRST), {A: 7, B: 4}, ENDS).starts == {A: 7, B: 4}
 
 
@@ -60,6 +61,9 @@ def test_it_goes_on_where_a_state_was_built_again() -> None:
         (entry("rewind", moves={A: Move(Position(9), Position(20))}), "the position of t 0 was set to 20"),
         (entry("forget", forgot={A: Position(20)}), "t 0 was forgotten"),
         (entry("copy"), "was copied"),
+        (entry("rewind", moves={A: Move(None, Position(20))}), "the position of t 0 was set to 20"),
+        (entry("place", counts={"q": Count(None, 1)}, reason="follows checkpoint"), "q was taken over at its batch 1"),
+        (entry("place", counts={"q": Count(None, 7)}, reason="follows checkpoint"), "q was taken over at its batch 7"),
         (commit("q", 0, (0, 5, 19)), "was read up to 19, and not up to 20"),
     ],
 )

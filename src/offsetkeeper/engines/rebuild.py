@@ -26,7 +26,7 @@ from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.query_state import query_state
 from offsetkeeper.engines.settings import QueryRun
-from offsetkeeper.engines.unbroken import Offsets, unbroken
+from offsetkeeper.engines.unbroken import REBUILDS, Offsets, unbroken
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, SettingsError, listed
 from offsetkeeper.readers import StreamStart
 
@@ -189,10 +189,7 @@ def begin(
     }
     files = first_batch(query_id, starts, ends, metadata, packed=asked.packed)
     size = sum(ends.values()) - sum(starts.values())
-    reason = (
-        f"a new checkpoint builds the state at the watermark {time_text(watermark_ms)}, from {size} offsets before the "
-        "positions"
-    )
+    reason = f"{REBUILDS} at the watermark {time_text(watermark_ms)}, from {size} offsets before the positions"
     log.warning("group %r: %s; their output is dropped, because the output has it", ledger.group, reason)
     ledger.place({}, reason=reason, queries={query_id: 1})
     for name, content in files.items():

@@ -2,7 +2,8 @@
 
 A state that is built again must have the records that the lost state had, and no others. So the walk goes back from the
 positions through the commits of that query. Where the query or a partition began, the state began too: no record
-before that counts. A position that was set, a run without state or another query breaks the walk.
+before that counts. A position that was set, a run without state or another query breaks the walk; and so does a query
+that was taken over with its state, as by `OnMismatch(hole="follow")`: the history does not show what it had read.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from offsetkeeper.core.model import Count, Entry
+from offsetkeeper.core.model import Entry
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import listed
 
+REBUILDS = "a new checkpoint builds the state"
+"""How the reason begins of the entry that counts a query whose state is built again from that of the one before."""
 Offsets = Mapping[TopicPartition, int]
 
 
@@ -70,14 +73,21 @@ class _Walk:
         for tp, move in sorted(entry.moves.items()):
             if tp not in self.at or (move.before and move.before.offset == move.after.offset):
                 continue
-            if move.before is not None or move.after.offset != self.at[tp]:
+            if entry.event != "place" or move.before is not None or move.after.offset != self.at[tp]:
                 return f"the position of {tp} was set to {move.after.offset}"
             self.starts[tp] = self.at.pop(tp)  # it began there
+        return self._counted(entry)
+
+    def _counted(self, entry: Entry) -> str:
+        """Go back before an entry that may begin to count the query; return as `back`."""
         began = entry.counts.get(self._query) if self._query else None
-        if began == Count(None, 1):
-            self._query = ""  # its state was built again from that of the query before
-        elif began is not None and began.before is None:
+        if began is None or began.before is not None:
+            return ""
+        if not began.after:
             return self._begin(self._query)
+        if not entry.reason.startswith(REBUILDS):
+            return f"the query {self._query} was taken over at its batch {began.after}"
+        self._query = ""  # its state was built again from that of the query before
         return ""
 
     def _commit(self, entry: Entry) -> str:
