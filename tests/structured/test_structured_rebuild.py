@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from offsetkeeper import Batch, Ledger, OnMismatch, Policies, TopicPartition, open_store
+from offsetkeeper import Batch, Ledger, OnMismatch, Policies, Position, TopicPartition, open_store
 from offsetkeeper.checkpoint import LocalFiles
 from offsetkeeper.checkpoint.first_batch import SETTINGS
 from offsetkeeper.core.model import Snapshot
@@ -257,6 +257,26 @@ def test_no_record_is_counted_that_the_lost_query_has_not_read(lab: StructuredLa
     assert [line.split()[-1] for line in lost.lines] == ["2"]
 
 
+def test_no_record_is_left_out_that_a_query_had_read_before_the_group_took_it_over(
+    lab: StructuredLab, topic: NewTopic
+) -> None:
+    """The state came with the checkpoint, and the group's history does not show what is in it."""
+    name, lines = topic(1, FOR_EVER), Lines()
+    lab.produce(name, "a", "a", timestamp_ms=HOUR_MS)
+    lab.follow(name, lines, query=hourly, group="before")
+    with lab.ledger() as ledger:
+        ledger.rewind({TopicPartition(name, 0): Position(2)}, reason="the positions of the group before")
+    for minute in (20, 30):
+        lab.produce(name, "a", timestamp_ms=HOUR_MS + minute * 60_000)
+        lab.follow(name, lines, query=hourly, on_mismatch=OnMismatch(hole="follow"))
+    lab.delete_checkpoint()
+    lab.produce(name, "a", timestamp_ms=HOUR_MS + 90 * 60_000)
+    with pytest.raises(CheckpointMismatch, match=r"cannot be rebuilt for sure: the query \S+ was taken over"):
+        lab.follow(name, lines, query=hourly, on_mismatch=REBUILD)
+    lab.follow(name, lines, query=hourly, offsets={TopicPartition(name, 0): 0})
+    assert [line.split()[-1] for line in lines.lines] == ["4"]
+
+
 def test_a_start_that_moves_positions_keeps_the_watermark_for_the_next_one(lab: StructuredLab, topic: NewTopic) -> None:
     """And a state that never ends, or a history without the records, is refused before anything is touched."""
     name, lines = topic(1, FOR_EVER), Lines()
@@ -355,9 +375,36 @@ def sessions(records: DataFrame) -> DataFrame:
     return records.withWatermark("timestamp", "60 seconds").groupBy(f.session_window("timestamp", "1 minute")).count()
 
 
+def wide(records: DataFrame, last: Column | None = None) -> DataFrame:
+    """Count by minute and by the last of more columns than Spark writes into the text of a plan by itself."""
+    columns = [f.expr(f"offset + {number} as c{number}") for number in range(40)]
+    last = f.lit("one") if last is None else last
+    rows = records.withWatermark("timestamp", "90 seconds").select("timestamp", *columns, last.alias("last"))
+    return rows.groupBy("last", f.window("timestamp", "60 seconds")).count()
+
+
+def by_chance(records: DataFrame) -> DataFrame:
+    """Count by a column that is another one each time."""
+    return wide(records, f.rand())
+
+
+def test_a_wide_query_is_known_as_any_other_is(lab: StructuredLab, topic: NewTopic) -> None:
+    name, fields = topic(1, FOR_EVER), "spark.sql.debug.maxToStringFields"
+    lab.produce(name, "a", timestamp_ms=HOUR_MS)
+    before = lab.spark.conf.get(fields)
+    lab.follow(name, Lines(), query=lambda r: wide(r).selectExpr("last as line"), on_mismatch=REBUILD)
+    assert lab.offsets() == {0: 1}
+    assert lab.spark.conf.get(fields) == before
+
+
 @pytest.mark.parametrize(
     ("query", "why"),
-    [(never_ends, "0 watermarks"), (within, "DeduplicateWithinWatermark"), (sessions, "session windows")],
+    [
+        (by_chance, r"more than the records: rand\("),
+        (never_ends, "0 watermarks"),
+        (within, "DeduplicateWithinWatermark"),
+        (sessions, "session windows"),
+    ],
 )
 def test_a_state_that_may_reach_further_is_refused_by_name(
     query: Any, why: str, lab: StructuredLab, topic: NewTopic

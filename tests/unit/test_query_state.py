@@ -47,6 +47,8 @@ def test_an_event_time_of_its_own_is_not_that_of_kafka() -> None:
 def test_the_clock_may_be_asked_after_the_state_and_a_time_that_is_never_null_may_be_a_key() -> None:
     stamped = explained("Project [current_timestamp() AS at#1]", BY_WINDOW, WINDOW, MARK, SOURCE)
     assert query_state(stamped) == QueryState(90.0, in_kafka=True)
+    wide = explained("Project [count#9L, ... 6 more fields]", BY_WINDOW, WINDOW, MARK, SOURCE)
+    assert query_state(wide) == QueryState(90.0, in_kafka=True)
     own = ("EventTimeWatermark at#9: timestamp, 1 m", "Filter isnotnull(at#9)", SOURCE)
     assert query_state(explained("Deduplicate [value#2, at#9-T60000ms]", *own)) == QueryState(
         0.0, in_kafka=False, at_once=True
@@ -82,6 +84,7 @@ def test_a_length_that_is_not_told_is_not_guessed() -> None:
             ("Deduplicate [value#2, at#9-T60000ms]", "EventTimeWatermark at#9: timestamp, 1 m", SOURCE),
             "without at stays",
         ),
+        ((BY_WINDOW, WINDOW, MARK, "Project [value#2, ... 6 more fields]", SOURCE), "maxToStringFields"),
         ((), "does not show its plan"),
     ],
 )

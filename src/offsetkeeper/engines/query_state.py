@@ -33,6 +33,9 @@ _STRANGE = re.compile(
     r"|reflect\(|try_reflect\(|java_method\()",
     re.IGNORECASE,  # Spark writes SPARK_PARTITION_ID()
 )
+LIST_LENGTH = "spark.sql.debug.maxToStringFields"
+"""Spark's setting of how many columns or arguments a list in its text has; of the others it says how many they are."""
+_LEFT_OUT = re.compile(r"\.\.\. \d+ more fields")
 _SOURCES = {"StreamingRelation", "StreamingRelationV2", "StreamingDataSourceV2Relation"}
 _ELSE = (
     "Start with a new checkpoint and offsets= to build new state from there, or with OnMismatch(state='empty') to "
@@ -82,6 +85,8 @@ def query_state(explained: str) -> QueryState:
     below = [rest for _, rest in nodes[next(i for i, (name, _) in enumerate(nodes) if name in _WITH_STATE) :]]
     if strange := sorted({name.lower() for rest in below for name in _STRANGE.findall(rest)}):
         raise _refused(f"what is in its state depends on more than the records: {listed(strange, ', ')}")
+    if any(_LEFT_OUT.search(rest) for rest in below):
+        raise _refused(f"Spark leaves out columns in the text of its plan: set {LIST_LENGTH} to more than they are")
     if "spark_grouping_id" in keeps[0][1]:
         raise _refused("it has groups of several sizes (rollup, cube)")
     if sum(bool(_LENGTH.search(rest)) for rest in below) > 1 or any("window_time(" in rest for rest in below):

@@ -11,8 +11,8 @@ from __future__ import annotations
 import io
 import logging
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.checkpoint.files import WritableFolder
@@ -24,7 +24,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.plan import Plan
-from offsetkeeper.engines.query_state import query_state
+from offsetkeeper.engines.query_state import LIST_LENGTH, query_state
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.engines.unbroken import REBUILDS, Offsets, unbroken
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, SettingsError, listed
@@ -39,6 +39,7 @@ NO_WATERMARK = (
     "last batch is not of a query with a watermark, or was its first batch, or an older release committed it, or a "
     "position has moved since"
 )
+_LONGEST_LIST = 2**31 - 1  # columns
 _ELSE = "give offsets= to build new state from there, or OnMismatch(state='empty')"
 
 
@@ -75,7 +76,7 @@ def reach(
         raise SettingsError(f"state='rebuild': in output mode {output_mode!r} a state never ends. Instead {_ELSE}")
     frame = query(asked.run.reader.stream(spark, StreamStart(asked.run.subscription.topics, {})))
     text = io.StringIO()
-    with redirect_stdout(text):
+    with _long_lists(spark), redirect_stdout(text):
         frame.explain("extended")
     found = query_state(text.getvalue())
     window = found.reach_s if wish.window_s is None else wish.window_s
@@ -93,6 +94,17 @@ def reach(
         )
     early = "dropDuplicates" if found.at_once else "output mode update" if output_mode.lower() == "update" else ""
     return Reach(window + (wish.ahead_s or 0), early)
+
+
+@contextmanager
+def _long_lists(spark: SparkSession) -> Iterator[None]:
+    """Let Spark write lists into a text as long as they are: by itself it leaves out what comes after 25 columns."""
+    before = spark.conf.get(LIST_LENGTH)
+    spark.conf.set(LIST_LENGTH, _LONGEST_LIST)
+    try:
+        yield
+    finally:
+        spark.conf.set(LIST_LENGTH, str(before))
 
 
 class Again(NamedTuple):
