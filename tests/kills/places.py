@@ -9,9 +9,10 @@ from typing import Any, cast
 
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its library leaves them without types, and public
 
 from offsetkeeper.sinks import Cassandra, Files
-from swarm.outputs import KINDS, Database, Folder, Place
+from swarm.outputs import KINDS, Database, Folder, OtherTopic, Place
 from swarm.records import COLUMNS, Row
 
 _CQL = {"string": "text"}
@@ -25,6 +26,22 @@ class Shared(Folder):
     def sink(self) -> Any:
         """See `Place.sink`."""
         return Files(self.folder / "rows", shared=True)
+
+
+@dataclass
+class OwnTopic(OtherTopic):
+    """A topic that no other life has."""
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        return "-".join(["out", *self.folder.parts[-3:]])
+
+    def make(self) -> None:
+        """See `Place.make`."""
+        assert self.kafka is not None
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(_LIMIT_S)
 
 
 @dataclass
@@ -78,7 +95,7 @@ def place_of(kind: str, name: str, folder: Path, *, brokers: str, store: str, ur
     if kind == "Cassandra":
         return CassandraTable(name, own, url=url)
     if kind == "Topic":
-        return cast("Any", made)(name, own, kafka=SimpleNamespace(bootstrap=brokers))  # type: ignore[no-any-return]
+        return OwnTopic(name, own, kafka=cast("Any", SimpleNamespace(bootstrap=brokers)))
     if issubclass(made, Database):
         return made(name, own, url=store if made.joined else url)
     return made(name, folder / "store" if made.joined else own)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kills.draw import ACTS, OUTPUTS, PROMOTED, STORES, draw, fits, never
 from kills.judge import Message, Verdict, open_book, recoveries, summary
 from kills.life import Outcome
+from kills.places import OwnTopic, place_of
 from kills.table import Table
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.model import Snapshot
@@ -64,6 +67,16 @@ def test_a_record_that_kafka_has_twice_is_a_defect_of_the_producer() -> None:
     now = Snapshot("billing", positions={TopicPartition(TOPIC, 0): Position(2, "id")})
     with pytest.raises(AssertionError, match="Kafka has record 2 twice"):
         open_book(now, Program(), {"o": "exactly_once"}, [*MESSAGES, MESSAGES[2]._replace(offset=3)])
+
+
+def test_no_two_pipelines_share_a_topic_for_their_rows() -> None:
+    folders = [Path("/life-1/0"), Path("/life-1/1"), Path("/life-2/0")]
+    places = [place_of("Topic", "topic", each, brokers="", store="", url="") for each in folders]
+    assert [place.topic for place in places if isinstance(place, OwnTopic)] == [
+        "out-life-1-0-topic",
+        "out-life-1-1-topic",
+        "out-life-2-0-topic",
+    ]
 
 
 def test_a_recovery_ends_when_the_last_pipeline_has_committed_again() -> None:
