@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -25,6 +26,23 @@ FAILED = 'connection to server at "{}", port 5432 failed: '
 WRONG = "SSL error: certificate verify failed"
 DOWN = "Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?\n"
 SEVERAL = "Multiple connection attempts failed. All failures were:\n- host: 'a': connection failed: "
+
+
+DAYS = b"\x17\x0d270131000000Z\x18\x0f20510228000000Z"
+"""The days of a certificate in DER: from 2027-01-31 to 2051-02-28."""
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        pytest.param(9, "the certificate of db:5432 is valid only from 2027-01-31 on", id="not yet valid"),
+        pytest.param(10, "the certificate of db:5432 expired on 2051-02-28", id="expired"),
+    ],
+)
+def test_the_day_that_a_certificate_begins_or_ends_is_told(code: int, told: str) -> None:
+    error = ssl.SSLCertVerificationError()
+    error.verify_code = code
+    assert Tls("ca")._told(error, "db", 5432, DAYS).startswith(told)
 
 
 def test_of_several_servers_one_that_may_be_accepted_is_enough() -> None:

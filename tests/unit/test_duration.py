@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsetkeeper.core.duration import duration, read_duration
+from offsetkeeper.core.duration import duration, is_future, read_duration, time_text
 from offsetkeeper.errors import SettingsError
 
 
@@ -23,6 +23,22 @@ from offsetkeeper.errors import SettingsError
 )
 def test_time_spans_are_told_in_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000+00:00"),
+        (1_700_000_000_001, "2023-11-14T22:13:20.001+00:00"),
+        (2**63 - 1, "9223372036854775807 ms after 1970"),
+    ],
+)
+def test_a_time_is_told_as_a_date_or_if_it_has_none_as_a_number(at_ms: int, text: str) -> None:
+    assert time_text(at_ms) == text
+
+
+def test_a_time_is_in_the_future_if_it_is_ahead_by_more_than_a_minute() -> None:
+    assert [is_future(1_000_000 + ahead, 1_000_000) for ahead in (-1, 60_000, 60_001)] == [False, False, True]
 
 
 @pytest.mark.parametrize(
