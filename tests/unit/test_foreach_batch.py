@@ -170,6 +170,7 @@ def batch_function(asked: QueryRun, stored: Mapping[TopicPartition, Position]) -
     return function, delivery
 
 
+@pytest.mark.usefixtures("briefly_doubted")
 @pytest.mark.parametrize(("old", "read"), [(OLD, 120), (NEW, 0), (None, 0)])
 def test_a_position_of_the_topic_before_says_nothing_of_a_partition_that_comes_back(
     asked: QueryRun, old: str | None, read: int
@@ -182,6 +183,7 @@ def test_a_position_of_the_topic_before_says_nothing_of_a_partition_that_comes_b
     assert {r.topic_partition: r.size for r in found.rest} == {A: 10, **({B: read} if read else {})}
 
 
+@pytest.mark.usefixtures("briefly_doubted")
 def test_a_topic_that_comes_back_made_again_stops_the_query(asked: QueryRun) -> None:
     """The group has read nothing of the new one: the policy of the next start decides."""
     function, delivery = batch_function(asked, {B: Position(500, OLD)})

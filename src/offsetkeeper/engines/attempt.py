@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import trace
 from offsetkeeper.core.batch import Batch, Program
-from offsetkeeper.core.cluster import Cluster, TopicDescription
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.executors import error_text
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.offsets import TopicPartition, topics_of
+from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.engines.failures import Course, Failure
 from offsetkeeper.engines.outputs import RunOutputs
 from offsetkeeper.engines.recomputed import watched
@@ -35,7 +35,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.kafka.start_plan import led_since, whole
+from offsetkeeper.kafka.start_plan import described, led_since
 from offsetkeeper.kafka.topic_ids import check_cluster
 from offsetkeeper.readers import ConnectorReader, task_error
 from offsetkeeper.sinks.once import Once, WriteResult
@@ -288,12 +288,7 @@ class Delivery:
             return
         topics, known = {r.topic for r in ranges}, {r.topic_partition: stored[r.topic_partition] for r in ranges}
         cluster = self._cluster  # one client for both questions
-
-        def described() -> dict[TopicPartition, TopicDescription]:
-            found = cluster.describe(topics)
-            return {tp: found[tp.topic] for tp in known if tp.topic in found}
-
-        now = self.asked.pace.patiently(BrokerUnavailable, lambda: whole(described, known))
+        now = self.asked.pace.patiently(BrokerUnavailable, lambda: described(cluster, known))
         for tp, at in known.items():
             here = now.get(tp)
             if here is not None:

@@ -34,7 +34,7 @@ from offsetkeeper.engines.stop import Stop, spark_gone
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, SettingsError, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
-from offsetkeeper.kafka.start_plan import led_since, whole
+from offsetkeeper.kafka.start_plan import described, led_since
 from offsetkeeper.kafka.topic_ids import check_cluster, recreated
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.stores import open_store
@@ -198,15 +198,15 @@ class ForeachBatch:
         Raises:
             RangeGone: the ledger does not know the new topic, or the position is of another cluster.
         """
-        stored, wanted = delivery.ledger.snapshot.positions, sorted(partitions)
-        topics = {tp.topic for tp in wanted}
-        now = whole(lambda: delivery.asked.cluster.describe(topics), topics) if topics else {}
-        current = {tp.topic for tp, at in stored.items() if tp.topic in now and at.topic_id == now[tp.topic].topic_id}
+        stored = delivery.ledger.snapshot.positions
+        known = {tp: stored[tp] for tp in sorted(partitions)}
+        if not known:
+            return set()
+        now = described(delivery.asked.cluster, known)
+        ids = {tp.topic: here.topic_id for tp, here in now.items()}
+        current = {tp.topic for tp, at in stored.items() if at.topic_id == ids.get(tp.topic, "")}
         again = set()
-        for tp in wanted:
-            here = now.get(tp.topic)  # None: it has gone again, with its records
-            if here is None:
-                continue
+        for tp, here in now.items():  # what is left out has gone again, with its records
             check_cluster(stored[tp].cluster_id, here.cluster_id, [tp.topic])
             if is_recreated(stored[tp].topic_id, here.topic_id):
                 if tp.topic not in current:

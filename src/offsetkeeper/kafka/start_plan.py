@@ -227,6 +227,17 @@ def whole(
     return found
 
 
+def described(cluster: Cluster, known: Positions) -> Mapping[TopicPartition, TopicDescription]:
+    """Return the topics of partitions with positions; Kafka is asked again while it contradicts these, see `whole`."""
+    topics = {tp.topic for tp in known}
+
+    def ask() -> dict[TopicPartition, TopicDescription]:
+        found = cluster.describe(topics)
+        return {tp: found[tp.topic] for tp in known if tp.topic in found}
+
+    return whole(ask, known)
+
+
 def doubtful(known: Positions, found: Mapping[TopicPartition, _Known]) -> dict[TopicPartition, str | None]:
     """Return what an answer says against positions: another id of a topic, or None where a partition is left out.
 
