@@ -93,13 +93,13 @@ _HOMES = {
     "open_store": "stores",
     "reading_error": "readers",
 }
-_PACKAGES = frozenset({"checkpoint", "readers", "sinks", "stores"})
+_PACKAGES = frozenset({"checkpoint", "core", "engines", "kafka", "operate", "pipeline", "readers", "sinks", "stores"})
 
 if not TYPE_CHECKING:  # else any name would be right for a type checker
 
     def __getattr__(name: str) -> object:
         """Load a public name when it is first used: who needs few of them waits for few."""
-        if name in _PACKAGES:  # `offsetkeeper.sinks` needs no import of its own
+        if name in _PACKAGES:  # `offsetkeeper.sinks` needs no import of its own, as before
             return import_module(f"{__name__}.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

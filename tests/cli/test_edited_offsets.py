@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
-from offsetkeeper.errors import NotAllowed
+from offsetkeeper.errors import NotAllowed, Refused
 from offsetkeeper.stores import memory
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -126,3 +126,22 @@ def test_positions_that_another_program_has_passed_go_nowhere(
     result = CliRunner().invoke(app, (*asked, "--force"))
     assert result.exit_code == 0, result.output
     assert "orders 0: 1000 in Kafka, 62 in the ledger" in result.stderr  # --force may be given for a run that died
+
+
+def test_with_force_it_does_not_matter_whether_kafka_can_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who may not describe the group could still copy it before."""
+
+    class Forbidden(Publishes):
+        def published_offsets(self, _group: str) -> dict[TopicPartition, int]:
+            """See `Publishing`."""
+            raise Refused("may not describe the group")
+
+    monkeypatch.setattr(memory, "MemoryStore", Forbidden)
+    url = f"memory://{tmp_path.name}"
+    with closing(open_store(url)) as store:
+        Ledger(store, "shop").rewind({ORDERS: Position(62)}, "as it was")
+    result = CliRunner().invoke(app, ("copy", "shop", "--store", url, "--to", f"sqlite:///{tmp_path}/o.db", "--force"))
+    assert result.exit_code == 0, result.output
+    assert "were not compared: may not describe the group" in result.stderr

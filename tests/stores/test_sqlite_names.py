@@ -34,7 +34,12 @@ for path in sys.argv[1:]:
 MOUNTED = """
 mount --bind "$1/host/off sets.db" "$1/box/off sets.db"
 mount --bind "$1/host" "$1/folder"
-exec "$2" -c "$3" "$1/box/off sets.db" "$1/link.db" "$1/folder/off sets.db"
+mount --bind "$1/host" "$1/both"
+mount --bind "$1/host/off sets.db" "$1/both/off sets.db"
+mount --bind "$1/box/off sets.db" "$1/hidden/off sets.db"
+mount --bind "$1/host" "$1/hidden"
+cd "$1"
+exec "$2" -c "$3" "$1/box/off sets.db" link.db "folder/off sets.db" "both/off sets.db" "hidden/off sets.db"
 """
 
 
@@ -68,16 +73,21 @@ def test_a_second_name_of_the_file_is_refused_and_the_run_goes_on(run: Ledger, t
 
 
 def test_a_file_that_is_mounted_without_its_folder_is_refused(run: Ledger, tmp_path: Path) -> None:
-    """As by `docker run -v /host/offsets.db:/app/offsets.db`, or `subPath`. What mounts its folder sees each commit."""
+    """As by `docker run -v /host/offsets.db:/app/offsets.db`, or `subPath`. What mounts its folder sees each commit.
+
+    So does who mounts the file too, or has a mount of the file that is hidden by one of the folder.
+    """
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "off sets.db").touch()
     (tmp_path / "link.db").symlink_to(tmp_path / "box" / "off sets.db")
-    (tmp_path / "folder").mkdir()
+    for folder in ("folder", "both", "hidden"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "hidden" / "off sets.db").touch()
     unshare = [shutil.which("unshare") or "", "-rm"]  # the mounts end with the process
     if not unshare[0] or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs a Linux that lets this user mount")
     command = [*unshare, "sh", "-ec", MOUNTED, "sh", str(tmp_path), sys.executable, SHOW]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert ["is mounted without its folder" in each for each in told] == [True, True, False]
-    assert told[2] == str(run.snapshot.version)
+    assert ["is mounted without its folder" in each for each in told] == [True, True, False, False, False]
+    assert told[2:] == [str(run.snapshot.version)] * 3
     assert not list((tmp_path / "box").glob("*-*"))

@@ -283,7 +283,7 @@ def test_a_batch_none_of_whose_partitions_moves_is_told_to_stay() -> None:
     assert load_plan(plan.dump(), "here") == plan
     nothing = make_reset(before, "memory://s", Goal({A: Position(50)}), FOUND)
     assert (nothing.moves, nothing.drops, nothing.keeps) == (False, None, "g/token/2")
-    assert "counts it as done if all outputs have it. To read its records anew, reset past it" in notes_of(nothing)[0]
+    assert "counts it as done if all outputs have it, or drops it by policy" in notes_of(nothing)[0]
     left = make_reset(replace(SNAPSHOT, unsettled=batch), "memory://s", Goal({C: Position(5)}), FOUND)
     assert left.unsettled == "g/token/2"
     assert "batch g/token/2 was dropped by an earlier reset" in notes_of(left)[0]

@@ -33,7 +33,6 @@ from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.urls import is_url
 from offsetkeeper.errors import Refused, SettingsError, listed
-from offsetkeeper.operate.published import check_unedited
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_words import clips_of
 from offsetkeeper.operate.scope import check_none_lost
@@ -448,13 +447,14 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _of_group(store: str, group: str, *, force: bool = True) -> Snapshot:
-    """Return the ledger of a group that has positions; without `force` no other program may have moved them."""
+def _of_group(store: str, group: str, *, force: bool | None = None) -> Snapshot:
+    """Return the ledger of a group that has positions; `force`: see `options.check_unedited`, None looks at nothing."""
     if not group:
         raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.settings(store)) as opened:
         found = opened.load(group)
-        (options.say_edited if force else check_unedited)(Ledger(opened, group))
+        if force is not None:
+            options.check_unedited(Ledger(opened, group), force=force)
     if not found.positions:
         raise Refused(f"the store has no positions of group {group!r}")
     return found

@@ -227,7 +227,7 @@ def copy_group(group: str, source: Store, target: Store, *, execute: bool, as_js
         how: further arguments of `operate.copy.copy`.
     """
     if how.get("force"):  # given for a run that has died, it must not hide what another program has done
-        options.say_edited(Ledger(source, group))
+        options.check_unedited(Ledger(source, group), force=True)
     plan = copying.preview(group, source, target, **how)
     if execute:
         copying.copy(group, source, target, **how)

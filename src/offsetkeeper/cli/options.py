@@ -13,16 +13,16 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from offsetkeeper import stores
-from offsetkeeper.cli.output import complain
+from offsetkeeper.cli.output import complain, shown
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.outside import load_toml, read_text, shown_name, unknown_setting
 from offsetkeeper.core.published import Difference, no_offsets, told
 from offsetkeeper.core.store import Store as OpenStore
-from offsetkeeper.errors import Refused, SettingsError
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import check_isolation
 from offsetkeeper.kafka.trusted import refuse_code
-from offsetkeeper.operate.published import edited
+from offsetkeeper.operate import published
 
 _RETRY_TIMEOUT_S = 10.0
 _ISOLATION = "isolation.level"  # a setting of librdkafka that the command also sets
@@ -112,10 +112,25 @@ def nothing_stored(ledger: Ledger) -> str:
 
 def say_edited(ledger: Ledger) -> Sequence[Difference]:
     """Return the offsets that other programs see differently, and print them to stderr."""
-    found = edited(ledger)
+    found = published.edited(ledger)
     if found:
         complain(told(ledger.group, found))
     return found
+
+
+def check_unedited(ledger: Ledger, *, force: bool) -> None:
+    """Check that no other program has moved the offsets of a group; with `force` only print what differs.
+
+    Raises:
+        OffsetkeeperError: see `operate.published.check_unedited`; none with `force`.
+    """
+    if not force:
+        published.check_unedited(ledger)
+        return
+    try:
+        say_edited(ledger)
+    except OffsetkeeperError as error:
+        complain(f"group {shown(ledger.group)}: offsets that other programs see were not compared: {error}")
 
 
 @contextmanager

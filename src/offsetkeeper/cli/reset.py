@@ -30,7 +30,6 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, Refused, SettingsError, listed
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.operate.published import check_unedited
 from offsetkeeper.operate.reset import apply_reset, check_reset, known_history, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan
 from offsetkeeper.operate.scope import Scope, check_none_lost
@@ -145,7 +144,7 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> Scope:
 
 def _stored(ledger: Ledger, scope: Scope, *, force: bool) -> dict[TopicPartition, int]:
     snapshot = ledger.load()
-    (options.say_edited if force else check_unedited)(ledger)
+    options.check_unedited(ledger, force=force)
     stored, begun = snapshot.positions, snapshot.pending or snapshot.unsettled
     if begun is not None:
         complain(

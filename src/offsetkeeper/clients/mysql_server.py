@@ -31,7 +31,7 @@ def refuse_read_only(address: str, read_only: Sequence[object]) -> None:
     Raises:
         StoreUnavailable: it does not. It may be a replica, and behind: what it shows may be no more.
     """
-    if not set(read_only) <= {0, "OFF"}:
+    if not {str(each).upper() for each in read_only} <= {"0", "OFF"}:  # TiDB answers some as texts
         raise StoreUnavailable(f"{address} is read-only for now, or a replica, which may be behind")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import stat
 import threading
@@ -15,6 +14,7 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 from offsetkeeper.clients import url as urls
+from offsetkeeper.clients.mounts import is_alone
 from offsetkeeper.clients.url import ClientUrl
 from offsetkeeper.core.model import Change
 from offsetkeeper.errors import NotAllowed, Refused
@@ -26,8 +26,8 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Error codes if another writer holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
+_MERGE = "merge them by sqlite3 {} 'pragma wal_checkpoint(truncate)'"
 _BESIDE = ("journal", "wal", "shm")
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # a blank, a tab, a line feed or a backslash in a list of mounts
 _Identity = tuple[int, int] | None  # device and inode; None if there is no such file
 _TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
 _ENDED = (
@@ -74,14 +74,17 @@ def check_files(path: Path, address: str) -> None:
             raise Refused(f"{address}: {each} is not a regular file: take it away")
     if _names(path) > 1:
         raise Refused(
-            f"{address}: {path} has a second name, a hard link: through it a program would miss commits, and could "
-            f"commit too. End all programs that use the file, and remove the other name (find it by -samefile {path}). "
-            "Of a backup that is linked, open a copy"
+            f"{address}: {path} has a second name, a hard link (find it by -samefile {path}): through it a program "
+            "would miss commits, and could commit too. End all programs that use the file. Its last commits may be in "
+            f"-wal beside the name that was used: {_MERGE.format('THAT_NAME')}. Then remove the name that no program "
+            "uses. Of a backup that is linked, open a copy made by .backup"
         )
-    if _is_mount(path):
+    if is_alone(path):
+        left = beside(path, "wal").exists()
+        first = f". First, before this container ends: {_MERGE.format(path)}; then end" if left else ". End"
         raise Refused(
             f"{address}: {path} is mounted without its folder. SQLite keeps the last commits beside it, in -wal, where "
-            "they are lost with the container. End all programs that use the file, and mount its folder"
+            f"they are lost with the container{first} all programs that use the file, and mount its folder"
         )
 
 
@@ -90,17 +93,6 @@ def _names(path: Path) -> int:
         return path.stat().st_nlink
     except (OSError, ValueError):  # as below
         return 0
-
-
-def _is_mount(path: Path) -> bool:
-    """Return whether a file is itself the place of a mount; only Linux tells."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_bytes()
-    except OSError:
-        return False
-    places = (line.split(b" ")[4] for line in mounts.split(b"\n") if line)
-    name = os.fsencode(os.path.realpath(path))
-    return any(_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place) == name for place in places)
 
 
 def _is_odd(look: Callable[[], os.stat_result]) -> bool:

@@ -202,7 +202,8 @@ class ForeachBatch:
         known = {tp: stored[tp] for tp in sorted(partitions)}
         if not known:
             return set()
-        now = described(delivery.asked.cluster, known)
+        asked = delivery.asked
+        now = asked.pace.patiently(BrokerUnavailable, lambda: described(asked.cluster, known))
         ids = {tp.topic: here.topic_id for tp, here in now.items()}
         current = {tp.topic for tp, at in stored.items() if at.topic_id == ids.get(tp.topic, "")}
         again = set()

@@ -12,7 +12,8 @@ import io
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.checkpoint.files import WritableFolder
@@ -40,6 +41,7 @@ NO_WATERMARK = (
     "position has moved since"
 )
 _LONGEST_LIST = 2**31 - 1  # columns
+_LONG = Lock()  # two starts in one session would set it back for each other
 _ELSE = "give offsets= to build new state from there, or OnMismatch(state='empty')"
 
 
@@ -99,12 +101,15 @@ def reach(
 @contextmanager
 def _long_lists(spark: SparkSession) -> Iterator[None]:
     """Let Spark write lists into a text as long as they are: by itself it leaves out what comes after 25 columns."""
-    before = spark.conf.get(LIST_LENGTH)
-    spark.conf.set(LIST_LENGTH, _LONGEST_LIST)
-    try:
-        yield
-    finally:
-        spark.conf.set(LIST_LENGTH, str(before))
+    with _LONG:
+        before = str(spark.conf.get(LIST_LENGTH))
+        with suppress(Exception):  # a server may forbid it: a list that is cut then is refused, if there is one
+            spark.conf.set(LIST_LENGTH, _LONGEST_LIST)
+        try:
+            yield
+        finally:
+            with suppress(Exception):
+                spark.conf.set(LIST_LENGTH, before)
 
 
 class Again(NamedTuple):

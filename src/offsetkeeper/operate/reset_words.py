@@ -87,8 +87,9 @@ def _batches(plan: ResetPlan) -> list[str]:
     if plan.keeps:
         notes.append(
             f"batch {plan.keeps} was begun and not committed: none of its partitions moves, so it stays. The next "
-            "start writes it, or counts it as done if all outputs have it. To read its records anew, reset past it "
-            "first, and then back"
+            "start writes it, counts it as done if all outputs have it, or drops it by policy. To read its records "
+            "anew, reset past it first, and then back by reset, or by rewind to a commit before it; undo would make it "
+            "pending again"
         )
     if plan.restores:
         notes.append(f"batch {plan.restores}, which was dropped, is pending again: the next start deals with it")

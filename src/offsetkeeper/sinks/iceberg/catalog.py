@@ -70,7 +70,9 @@ class _Rest(RestCatalog):
     def _create_session(self) -> requests.Session:
         session = super()._create_session()
         if isinstance(self._auth_manager, OAuth2AuthManager):
-            self._auth_manager.token_provider = _Tokens.of(self._auth_manager.token_provider)
+            tokens = self._auth_manager.token_provider
+            if type(tokens) is OAuth2TokenProvider:  # a user's own may ask for more
+                self._auth_manager.token_provider = _Tokens.of(tokens)
         return session
 
     def _refresh_token(self) -> None:
