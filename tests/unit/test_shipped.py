@@ -14,7 +14,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from offsetkeeper.core import executors
 from offsetkeeper.core.pickle_by_value import dumps, ship
+from offsetkeeper.errors import OffsetkeeperError, UnknownTopic
 from offsetkeeper.readers import consume
 from offsetkeeper.readers.streaming import READING
 
@@ -51,6 +53,14 @@ def test_no_class_that_goes_along_is_a_dataclass_with_slots(where: str) -> None:
     sent: tuple[ModuleType, ...] = getattr(importlib.import_module(f"offsetkeeper.{where}"), SENT[where])
     classes = [value for module in sent for value in vars(module).values() if isinstance(value, type)]
     assert [each for each in classes if is_dataclass(each) and "__slots__" in vars(each)] == []
+
+
+def test_an_error_that_another_module_has_does_not_go_along() -> None:
+    """Each task told errors by their names, also those of modules that happened to be loaded: it had none of these."""
+    private = type("Private", (UnknownTopic,), {"__module__": "offsetkeeper.kafka.start_plan"})
+    found = executors._below(OffsetkeeperError).values()
+    assert private not in found
+    assert {each.__module__ for each in found} == {"offsetkeeper.errors"}
 
 
 def test_no_module_of_ours_is_used_as_one() -> None:

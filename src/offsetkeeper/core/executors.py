@@ -55,7 +55,9 @@ def our_error(error: BaseException) -> OffsetkeeperError | None:
 
 
 def _below(kind: type[OffsetkeeperError]) -> dict[str, type[OffsetkeeperError]]:
-    return {kind.__name__: kind} | {name: each for sub in kind.__subclasses__() for name, each in _below(sub).items()}
+    """Return a public error and those below it. Executors may lack the modules of others, whoever has loaded them."""
+    public = [sub for sub in kind.__subclasses__() if sub.__module__ == OffsetkeeperError.__module__]
+    return {kind.__name__: kind} | {name: each for sub in public for name, each in _below(sub).items()}
 
 
 _KINDS = _below(OffsetkeeperError)
