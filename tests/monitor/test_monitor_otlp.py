@@ -173,7 +173,8 @@ def test_nothing_is_sent_before_the_first_poll(monkeypatch: pytest.MonkeyPatch) 
 
 def test_more_points_than_an_instrument_of_the_sdk_keeps_all_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     with Receiver() as receiver:
-        sender(monkeypatch, view(group("wide", [1] * 5000, 100)), receiver.endpoint).send()
+        wide, patient = view(group("wide", [1] * 5000, 100)), {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}  # a busy machine
+        sender(monkeypatch, wide, receiver.endpoint, **patient).send()
     lags = [point for got in receiver.got for point in got.points.get("kafka.consumer_group.lag", ())]
     assert len(lags) == len({point.labels["partition"] for point in lags}) == 5000
 
