@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 DEFECTS = [
     ("ledger: who owns the group is not asked before another try", "at least once; three owners", "(d)"),
     ("pending: a batch that failed is dropped without asking Kafka", "at least once; three owners", "(b)"),
-    ("ledger: a ledger made anew repeats identities", "exactly once, keyed; events", "(c)"),
+    ("ledger: a ledger made anew repeats identities", "exactly once, keyed; events", "(c) or (f)"),
     (
         "structured: the checkpoint is looked at only before the group is taken",
         "exactly once, in the transaction; query with state, a checkpoint each",
@@ -198,14 +198,14 @@ def test_an_unknown_scenario_is_told(capsys: pytest.CaptureFixture[str]) -> None
     assert "--list" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "scenario", "letter"), DEFECTS)
-def test_each_defect_that_led_here_is_found_when_its_mend_is_taken_out(name: str, scenario: str, letter: str) -> None:
+@pytest.mark.parametrize(("name", "scenario", "letters"), DEFECTS)
+def test_each_defect_that_led_here_is_found_when_its_mend_is_taken_out(name: str, scenario: str, letters: str) -> None:
     tried = ["--scenario", scenario, "--histories", "4000", "--json"]
     command = [sys.executable, "mutants/simulate.py", "--break", name, *tried]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout)["promise"].startswith(letter)
+    assert json.loads(done.stdout)["promise"][:3] in letters
     assert "See it again" in done.stderr
 
 
