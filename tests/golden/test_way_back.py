@@ -132,3 +132,19 @@ def test_positions_that_were_lost_cannot_go_back(tmp_path: Path) -> None:
             connection.execute("delete from kafka_offsets where topic = 'golden-sales'")
         with pytest.raises(Refused, match="has lost the positions of golden-sales 1, and format 3 cannot say so"):
             copy("orders", store, memory(), format=3)
+
+
+def test_a_dropped_batch_whose_records_may_count_as_done_cannot_go_back() -> None:
+    """The older release read them again, and wrote them a second time."""
+    store = memory()
+    run = Ledger(store, "orders")
+    run.acquire()
+    run.place({A: Position(0), B: Position(0)})
+    batch = run.batch([OffsetRange(*A, 0, 10), OffsetRange(*B, 0, 10)])
+    run.begin(batch, [""], {"": Landed(0, "17")})
+    run.release()
+    run.rewind({A: Position(5)}, "by hand")
+    with pytest.raises(Refused, match=f"count as done if all outputs have it: {B} 0 10. Format 3 cannot say so"):
+        copy("orders", store, memory(), format=3)
+    run.rewind({B: Position(5)}, "by hand")
+    assert copy("orders", store, memory(), format=3).unsettled is not None

@@ -24,7 +24,8 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
 
     Raises:
         SettingsError: the number is not that of a format that can be written.
-        Refused: the store has lost positions: an older release would read these partitions from elsewhere.
+        Refused: the store has lost positions: an older release would read these partitions from elsewhere. Or records
+            of a dropped batch may count as done, which an older release reads again.
     """
     if not OLDEST <= number <= FORMAT:
         raise SettingsError(f"format {number} cannot be written: use {OLDEST} for release 0.2, or {FORMAT}")
@@ -34,6 +35,13 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
         raise Refused(
             f"group {snapshot.group!r} has lost the positions of {listed(sorted(snapshot.missing), ', ')}, and format "
             f"{number} cannot say so: put them back, or reset or forget these partitions first"
+        )
+    done = snapshot.unsettled.counts(snapshot.positions) if snapshot.unsettled is not None else ()
+    if done:
+        raise Refused(
+            f"group {snapshot.group!r} has a batch that a reset dropped, and these records of it count as done if all "
+            f"outputs have it: {listed(done, ', ')}. Format {number} cannot say so, and they would come twice. Start "
+            "this release once more, until offsetkeeper show has no such batch, and copy then"
         )
     found = as_rows(snapshot)
     return replace(
