@@ -160,7 +160,7 @@ def _stored(ledger: Ledger, scope: Scope, *, force: bool) -> dict[TopicPartition
 
 
 def _tell_unnamed(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan]) -> None:
-    """Name the partitions of the topics in a file that keep their positions: the rows may have none of them yet."""
+    """Name the partitions that keep their positions, of the topics in a file: an output may have no row of them."""
     for each in made:
         topics = {tp.topic for tp in each.offsets}
         kept = sorted(tp for tp in ledgers[each.group].snapshot.positions.keys() - each.offsets if tp.topic in topics)

@@ -40,7 +40,7 @@ def _mount_of(path: Path) -> _Mount | None:
         finally:
             os.close(opened)
         lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-    except OSError:  # it is not there, or not any more, or nobody tells
+    except OSError:  # there is no such file, or the system has no such list
         return None
     number = about.partition(b"mnt_id:")[2].split()[:1]
     found = (line.split(b" ") for line in lines)

@@ -31,7 +31,7 @@ from offsetkeeper.errors import RangeGone, SettingsError, UnknownTopic, listed
 
 
 class _Known(Protocol):
-    """What Kafka tells of a topic or a partition that is there."""
+    """The answer of Kafka for a topic or a partition."""
 
     @property
     def topic_id(self) -> str | None: ...
@@ -229,7 +229,7 @@ def whole(
 
 def described(cluster: Cluster, known: Positions) -> Mapping[TopicPartition, TopicDescription]:
     """Return the topics of partitions with positions; Kafka is asked again while it contradicts these, see `whole`."""
-    topics = {tp.topic for tp in known}
+    topics = topics_of(known)
 
     def ask() -> dict[TopicPartition, TopicDescription]:
         found = cluster.describe(topics)
