@@ -1,6 +1,7 @@
 """Whether anything of the driver grows with each batch: thousands of small ones, into each sink, by each engine.
 
     python benchmarks/endurance.py [--batches 5000] [--engines run start] [SINK…]
+    python benchmarks/endurance.py --engines run files+delta+table-sqlite    # one pipeline that writes to all of them
 
 What Spark keeps for its page is cut to a few entries, so that a slope is of what is kept without end. Looks are taken
 within batches, and take no part in their time: the heap's live bytes after forced collections, the resident bytes of
@@ -91,14 +92,16 @@ class Watch:
 
     spark: SparkSession
     batches: int
-    columns: Sequence[str] = ("topic", "partition", "offset")
+    columns: Mapping[str, Sequence[str]]
     looks: list[Look] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
+    ends_at: float = float("inf")
+    stop: Callable[[], object] = bool
     _left: float = 0.0
     _spent: float = 0.0
 
-    def __call__(self, frame: DataFrame, _: object) -> DataFrame:
+    def __call__(self, frame: DataFrame, _: object) -> DataFrame | dict[str, DataFrame]:
         """Be the function before the sink."""
         if self._left:
             self.seconds.append(time.perf_counter() - self._left)
@@ -107,8 +110,11 @@ class Watch:
         if number >= self.batches // 5 and number % max(self.batches * 4 // 5 // _LOOKS, 1) == 0:
             self.looks.append(self._look(number))
             say(f"{number} of {self.batches} batches: {self.looks[-1]}")
+        if time.monotonic() > self.ends_at:
+            self.stop()
         self._left, self._spent = time.perf_counter(), self._cpu()
-        return frame.select(*self.columns)
+        frames = {name: frame.select(*columns) for name, columns in self.columns.items()}
+        return frames if len(frames) > 1 else next(iter(frames.values()))
 
     @cached_property
     def processes(self) -> tuple[Path, Path]:
@@ -138,13 +144,14 @@ class Watch:
 
     def slopes(self) -> dict[str, float]:
         """Return what a batch adds, and how much longer the last ones take."""
-        tenth = self.batches // 10
+        tenth = len(self.seconds) // 10
         numbers = [float(look.batch) for look in self.looks]
 
         def slope(values: list[float]) -> float:
-            return statistics.linear_regression(numbers, values).slope
+            return statistics.linear_regression(numbers, values).slope if numbers[1:] else float("nan")
 
         return {
+            "batches": len(self.seconds),
             "heap_kb": round(slope([look.heap_kb for look in self.looks]), 1),
             "python_kb": round(slope([look.python_kb for look in self.looks]), 1),
             "threads_in_1000": round(1000 * slope([float(look.threads) for look in self.looks]), 1),
@@ -265,6 +272,21 @@ SINKS: Mapping[str, Callable[[Places], tuple[Sink | Outputs, str]]] = {
 }
 
 
+def way_to(name: str, places: Places) -> tuple[Sink | Outputs, str]:
+    """Return the sink of a name, or the outputs of names that `+` joins, and the store."""
+    ways = {each.replace("-", "_"): SINKS[each](places) for each in name.split("+")}
+    [store] = {store for _, store in ways.values()}
+    sinks = {name: sink for name, (sink, _) in ways.items()}
+    if len(sinks) == 1:
+        return next(iter(sinks.values())), store
+    return Outputs(**{name: sink for name, sink in sinks.items() if not isinstance(sink, Outputs)}), store
+
+
+def columns_of(name: str) -> Mapping[str, Sequence[str]]:
+    """Return which columns each output of a name takes."""
+    return {each.replace("-", "_"): ("value",) if each == "topic" else tuple(_KINDS) for each in name.split("+")}
+
+
 def open_session() -> SparkSession:
     """Start Spark with two cores, its Kafka connector, and a short memory for its page."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -284,12 +306,12 @@ def open_session() -> SparkSession:
     return builder.master("local[2]").config(map=settings).getOrCreate()
 
 
-def fill(server: KafkaServer, topic: str, records: int) -> None:
+def fill(server: KafkaServer, topic: str, records: int, partitions: int) -> None:
     """Make a topic and write its records, in turns to its partitions."""
-    server.create_topic(topic, _PARTITIONS)
+    server.create_topic(topic, partitions)
     with Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 20, "log_level": 0}) as producer:
         for number in range(records):
-            producer.produce(topic, b"x" * 100, partition=number % _PARTITIONS)
+            producer.produce(topic, b"x" * 100, partition=number % partitions)
             producer.poll(0)
         producer.flush(60)
 
@@ -298,6 +320,7 @@ def go(watch: Watch, brokers: str, group: str, way: tuple[Sink | Outputs, str], 
     """Read the topic to its end, batch by batch; `way` is a sink, and the store beside it."""
     sink, store = way
     pipeline = Pipeline(group=group, store=store, brokers=brokers, topics=["endurance"], max_records=_RECORDS)
+    watch.stop = pipeline.stop
     if engine == "run":
         pipeline.run(watch.spark, watch, sink=sink, until="caught_up")
         return
@@ -310,19 +333,22 @@ def go(watch: Watch, brokers: str, group: str, way: tuple[Sink | Outputs, str], 
 def main() -> None:
     """Measure, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sinks", nargs="*", help=f"some of {', '.join(SINKS)}; all by default")
+    parser.add_argument("sinks", nargs="*", help=f"some of {', '.join(SINKS)}, or several joined by +; all by default")
     parser.add_argument("--batches", type=int, default=5_000)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end a run after so long, and tell of it")
+    parser.add_argument("--partitions", type=int, default=_PARTITIONS, help="of the topic that is read")
     parser.add_argument("--engines", nargs="*", choices=ENGINES, default=ENGINES)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # PySpark's, about the version of pandas
     found: dict[str, dict[str, float]] = {}
     with KafkaServer() as server, scratch() as folder, ExitStack() as stack:
         places, spark = Places(server, folder, stack), open_session()
-        fill(server, "endurance", chosen.batches * _RECORDS)
+        fill(server, "endurance", chosen.batches * _RECORDS, chosen.partitions)
         for name in chosen.sinks or SINKS:
             for engine in chosen.engines:
-                watch = Watch(spark, chosen.batches, ("value",) if name == "topic" else Watch.columns)
-                way = SINKS[name](places)
+                watch = Watch(spark, chosen.batches, columns_of(name))
+                watch.ends_at = time.monotonic() + 60 * chosen.minutes
+                way = way_to(name, places)
                 before = places.catalog_rows()
                 go(watch, server.bootstrap, f"endurance-{name}-{engine}", way, engine)
                 added = round((places.catalog_rows() - before) / chosen.batches, 2)
