@@ -69,7 +69,7 @@ __all__ = [
     "reading_error",
 ]
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 _HOMES = {
     "Batch": "core.batch",
