@@ -31,6 +31,22 @@ def test_partitions_added_while_stopped_are_read_from_their_beginning(lab: Lab, 
     assert lab.read(name, start="latest") == ["c", "b"]
 
 
+def test_records_that_kafka_deleted_of_an_added_partition_are_warned_of(
+    lab: Lab, topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are lost, and no position was ever stored that a policy could judge."""
+    name = topic()
+    lab.produce(name, "a")
+    lab.read(name)
+    lab.grow(name, 2)
+    lab.produce(name, "b", "c", partition=1)
+    lab.delete_records(name, 1, partition=1)
+    caplog.set_level("WARNING", "offsetkeeper")
+    assert lab.read(name) == ["c"]
+    assert f"{name} 1: new" in caplog.text
+    assert "1 lost" in caplog.text
+
+
 def test_partitions_added_while_running_are_read_from_their_beginning(lab: Lab, topic: NewTopic) -> None:
     name = topic()
     lab.produce(name, "a")
@@ -75,7 +91,7 @@ def test_one_of_two_topics_gone_is_said_and_its_offsets_are_kept_while_the_other
     lab.read(kept, gone)
     lab.kafka.delete_topic(gone)
     lab.produce(kept, "c")
-    caplog.set_level("INFO", "offsetkeeper")
+    caplog.set_level("WARNING", "offsetkeeper")
     assert lab.read(kept, gone) == ["c"]
     assert f"{gone} 0: removed, stored 1" in caplog.text
     assert lab.snapshot().positions[TopicPartition(gone, 0)].offset == 1

@@ -263,7 +263,8 @@ class Loop:
         self.batches.doubted = doubtful(stored, held)
         unusual = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
         if not unusual <= self._told or not self._told:
-            log.info("plan of %s", plan)
+            warns = any(row.lost or row.verdict is Verdict.REMOVED for row in plan.rows if not row.stops)
+            log.log(logging.WARNING if warns else logging.INFO, "plan of %s", plan)
         self._told = unusual or {None}
         return plan
 
