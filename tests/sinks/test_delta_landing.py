@@ -536,6 +536,77 @@ def test_a_restore_that_takes_back_a_batch_that_the_ledger_has_not_committed_is_
     assert [row for row in rows(path) if row[0] != 8] == [*[(1, "mine1")] * (not first), *[(3, "mine3")] * len(ids)]
 
 
+def cleaned(path: str) -> None:
+    """Let another program commit, and delete what it may of the log; its own commit is left."""
+    deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
+    deltalake.DeltaTable(path).create_checkpoint()
+    for each in Path(path, "_delta_log").iterdir():
+        os.utime(each, (1, 1))
+    deltalake.DeltaTable(path).cleanup_metadata()
+    version = deltalake.DeltaTable(path).version()
+    assert [each.name for each in Path(path, "_delta_log").glob("*.json")] == [f"{version:020}.json"]
+
+
+@pytest.mark.parametrize("restored", [True, False])
+@pytest.mark.parametrize(("first", "number"), [(True, 1), (True, 3), (False, 3)])
+def test_a_batch_under_way_whose_entry_of_the_log_is_deleted_is_not_believed(
+    path: str, number: int, *, restored: bool, first: bool
+) -> None:
+    """It counted as landed by its mark, also where a RESTORE before the cleanup had taken its rows back."""
+    way = prepared(path)
+    landed = Landed(0, way.seen(GROUP).target) if first else write(way, path, 1, Landed(), 1)
+    write(way, path, number, landed, 3)
+    if restored:
+        deltalake.DeltaTable(path).restore(int(landed.target))
+    cleaned(path)
+    begins = deltalake.DeltaTable(path).version()
+    told = rf"its log begins with version {begins}, which is after batch {number}: it is unknown whether a RESTORE took"
+    for act in (
+        lambda: write(way, path, number, landed, 3),
+        lambda: Once(way, "").kept(batch_of(number), landed),
+        lambda: Once(way, "").make_void(batch_of(number), landed),
+    ):
+        with pytest.raises(MarkBehind, match=rf"{told}.*--sequence {number}"):
+            act()
+    theirs = [(8, "theirs")]
+    assert rows(path) == sorted([*[(1, "mine1")] * (not first), *[(3, f"mine{number}")] * (not restored), *theirs])
+    adopted = Landed(number)
+    assert Once(way, "").make_void(batch_of(number), adopted).landing is Landing.VOID
+
+
+def test_what_a_log_still_shows_is_believed_though_older_entries_are_deleted(path: str) -> None:
+    """A log of thirty days is the rule. Outputs that the ledger does not know may have older marks."""
+    way = prepared(path)
+    write(way, path, 2, Landed(), 2)
+    cleaned(path)
+    seen = way.seen(GROUP)
+    assert way.lost(Landed(), seen) == ""
+    assert Once(way, "").make_void(batch_of(2)).landing is Landing.LANDED
+    landed = Landed(0, seen.target)
+    write(way, path, 3, landed, 3)
+    assert Once(way, "").kept(batch_of(3), landed).mark == mark(3)
+    assert Once(way, "").make_void(batch_of(3), landed).landing is Landing.LANDED
+    assert Once(way, "").make_void(batch_of(3), Landed(3)).landing is Landing.LANDED
+    assert rows(path) == [(2, "mine2"), (3, "mine3"), (8, "theirs")]
+
+
+def test_a_log_that_does_not_reach_back_to_the_last_batch_is_told_once(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A RESTORE whose entry is deleted cannot be seen; most tables had none, so nothing is refused."""
+    told = "its log begins with version 4, and the ledger knows the last batch in version 2: a RESTORE between"
+    way = prepared(path)
+    landed = write(way, path, 2, write(way, path, 1, Landed(), 1), 2)
+    deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
+    assert way.lost(landed, way.seen(GROUP)) == ""
+    assert not caplog.records
+    cleaned(path)
+    assert way.lost(landed, way.seen(GROUP)) == ""
+    landed = write(way, path, 3, landed, 3)
+    assert way.lost(landed, way.seen(GROUP)) == ""
+    assert [told in each.getMessage() for each in caplog.records] == [True]
+
+
 def dated(path: str, version: int, at: float) -> None:
     """Give the file of a version another time, by which a RESTORE goes, in seconds since 1970."""
     os.utime(Path(path, "_delta_log", f"{version:020}.json"), (at, at))

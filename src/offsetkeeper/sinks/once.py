@@ -144,7 +144,7 @@ class Once:
         for _ in range(_TRIES):
             seen = self._look(key)
             self._check_kept(seen, batch, landed)
-            found = self._landed_in(seen, batch)
+            found = self._landed_in(seen, batch, landed)
             if found not in {Landing.ABSENT, Landing.PARTLY}:
                 return Outcome(found, seen.target)
             try:
@@ -187,11 +187,11 @@ class Once:
         if why:
             raise behind(batch.group, self.output, seen.mark, landed, why)
 
-    def _landed_in(self, seen: Seen, batch: Batch) -> Landing:
+    def _landed_in(self, seen: Seen, batch: Batch, landed: Landed) -> Landing:
         """Return what the output has of a batch. Its mark may have outlived the rows: an operator has adopted that."""
         found = self.landing(seen.mark, batch)
-        before = Landed(batch.sequence - 1)
-        return Landing.ABSENT if found is Landing.LANDED and self.lander.lost(before, seen) else found
+        adopted, before = landed == Landed(batch.sequence), Landed(batch.sequence - 1)
+        return Landing.ABSENT if found is Landing.LANDED and adopted and self.lander.lost(before, seen) else found
 
     def _mark_of(self, batch: Batch, seen: Seen, *, void: bool = False) -> OutputMark:
         """Return the next mark. The slots of a batch that has landed in some of them get the mark of these."""

@@ -108,12 +108,14 @@ class DeltaTarget:
         options: deltalake's storage options.
         target: the target; its name is the address.
         durable: the marks that are on the disk, as this run knows.
+        warned: versions of the table after which its log lacks entries, as this run has said.
     """
 
     address: str
     options: Mapping[str, str] = field(repr=False)
     target: Target
     durable: dict[MarkKey, OutputMark] = field(default_factory=dict, repr=False, compare=False)
+    warned: set[int] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def folder(self) -> task.Folder:
@@ -180,8 +182,12 @@ class DeltaTarget:
         if version < known:
             return f"it is at version {version}, and had the batch in version {known}: it was created again or restored"
         since = self._since(seen.handle, known)
+        oldest = since[-1]["version"] if since else version + 1
+        lacking = f"its log begins with version {oldest}" if oldest > known + 1 else ""
         why = _restored(since, known, "the batch") if landed.target else ""
-        return why or (_taken_back(since, seen) if new else "")
+        if lacking and not why and landed.sequence and landed.target:
+            self._warn(known, lacking)
+        return why or (_taken_back(since, seen, lacking if _may_be_new(landed, seen) else "") if new else "")
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Staged | None) -> str:
         """See `Lander`. Returns the version of the commit; empty if it is not known."""
@@ -231,6 +237,15 @@ class DeltaTarget:
             since = self._since(now.handle, seen.handle.version())
             return next((str(each["version"]) for each in since if has_batch(each, key, mark)), "")
         return ""
+
+    def _warn(self, known: int, lacking: str) -> None:
+        if known not in self.warned:
+            self.warned.add(known)
+            log.warning(
+                "%s: %s, and the ledger knows the last batch in version %d: a RESTORE between them would not show. If "
+                "somebody has restored the table, stop the run, and compare the rows with the ledger's positions",
+                *(self.address, lacking, known),
+            )
 
     def _since(self, table: deltalake.DeltaTable, version: int) -> list[dict[str, Any]]:
         """Return the commits after a version, the newest first; old ones may be deleted."""
@@ -335,12 +350,26 @@ def _restored(since: Sequence[Mapping[str, Any]], known: int, what: str) -> str:
     return ""
 
 
-def _taken_back(since: Sequence[Mapping[str, Any]], seen: Seen) -> str:
-    """Return why a table lacks, or may lack, the batch of its mark: its commit is in the log, and a RESTORE later."""
+def _may_be_new(landed: Landed, seen: Seen) -> bool:
+    """Whether a mark may be of a batch under way. The ledger may not know an output that has a mark of any age."""
+    return landed != Landed() or (seen.mark is not None and seen.mark.sequence == 1)
+
+
+def _taken_back(since: Sequence[Mapping[str, Any]], seen: Seen, lacking: str) -> str:
+    """Return why a table lacks, or may lack, the batch of its mark: a RESTORE is later in the log than its commit.
+
+    Args:
+        since: the commits of the log since a version without the batch.
+        seen: the mark.
+        lacking: why older commits since that version are not in the log any more; empty if all are there.
+    """
     assert seen.key is not None  # noqa: S101 - it is of this module
     assert seen.mark is not None  # noqa: S101 - as above
     mine = [each["version"] for each in since if has_batch(each, seen.key, seen.mark)]
-    whys = [_restored(since, version, f"batch {seen.mark.sequence}") for version in mine]
+    batch = f"batch {seen.mark.sequence}"
+    if lacking and not mine:
+        return f"{lacking}, which is after {batch}: it is unknown whether a RESTORE took the batch back; the mark stays"
+    whys = [_restored(since, version, batch) for version in mine]
     return whys[0] if whys and all(whys) else ""
 
 
