@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -37,6 +38,7 @@ from offsetkeeper.errors import (
     SinkError,
     StoreUnavailable,
 )
+from offsetkeeper.operate.holds import held_in
 from offsetkeeper.sinks import DeltaTable, Lander, MarkKey
 from offsetkeeper.sinks.delta import landing, task
 from offsetkeeper.sinks.limits import Limits
@@ -605,6 +607,43 @@ def test_a_log_that_does_not_reach_back_to_the_last_batch_is_told_once(
     landed = write(way, path, 3, landed, 3)
     assert way.lost(landed, way.seen(GROUP)) == ""
     assert [told in each.getMessage() for each in caplog.records] == [True]
+
+
+def merges(path: str) -> Any:
+    """Return a merge of others with the row 1 of a table, without a clause yet."""
+    theirs = pa.table({"id": [1], "name": ["theirs"]}, SCHEMA)
+    return deltalake.DeltaTable(path).merge(theirs, "t.id = s.id", source_alias="s", target_alias="t")
+
+
+def completes(path: str) -> None:
+    """Change a table as a query of Spark with the output mode Complete does: no commit says overwrite."""
+    deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="overwrite")
+    file = Path(path, "_delta_log", f"{deltalake.DeltaTable(path).version():020}.json")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    [about] = [each["commitInfo"] for each in lines if "commitInfo" in each]
+    about["operation"] = "STREAMING UPDATE"
+    about["operationParameters"] = {"outputMode": "Complete", "queryId": "a6d0", "epochId": "3"}
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "left"),
+    [
+        (lambda path: merges(path).when_matched_delete().execute(), "MERGE", {2}),
+        (lambda path: merges(path).when_not_matched_by_source_delete().execute(), "MERGE", {1}),
+        (completes, "STREAMING UPDATE", {8}),
+        (lambda path: deltalake.DeltaTable(path).delete("id = 1"), "DELETE", {2}),
+        (lambda path: merges(path).when_matched_update({"name": "s.name"}).execute(), "", {1, 2}),
+    ],
+)
+def test_what_others_have_taken_of_batches_is_told(
+    path: str, change: Callable[[str], Any], told: str, left: set[int]
+) -> None:
+    """`holds` said nothing of a merge that deletes, nor of a query that writes the whole table anew."""
+    write(prepared(path), path, 1, Landed(), 1, 2)
+    change(path)
+    assert {row[0] for row in rows(path)} == left
+    assert held_in(path).changed == (told and f"version 2 ({told})")
 
 
 def dated(path: str, version: int, at: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ UNKNOWN = -1
 """What a RESTORE to a time goes back to: it goes by the times of the log's files, which a copy of the table changes."""
 
 _TAKE_ROWS = ("DELETE", "TRUNCATE", "REPLACE", "CREATE OR REPLACE")
+_DELETES = re.compile(r'"actionType"\s*:\s*"delete"')  # a clause of a MERGE, as JSON in a text
 _MANAGED = "when loading a catalog-managed table"
 _POINTER = "_delta_log/_last_checkpoint"
 _NO_FOLDER = {errno.ENOTDIR, errno.ELOOP}
@@ -100,8 +102,10 @@ def restored_to(entry: Mapping[str, Any]) -> int | None:
 
 def _takes_rows(entry: Mapping[str, Any]) -> bool:
     """Whether a commit of others may have deleted or replaced rows that were there."""
-    overwrites = str(entry.get("operationParameters", {}).get("mode", "")).lower() == "overwrite"
-    return overwrites or str(entry.get("operation", "")).startswith(_TAKE_ROWS)
+    how: Mapping[str, Any] = entry.get("operationParameters", {})
+    overwrites = str(how.get("mode", "")).lower() == "overwrite" or how.get("outputMode") == "Complete"
+    merges_away = any(_DELETES.search(str(each)) for each in how.values())
+    return overwrites or merges_away or str(entry.get("operation", "")).startswith(_TAKE_ROWS)
 
 
 def _metadata(entry: Mapping[str, Any]) -> Mapping[str, Any]:
