@@ -146,14 +146,14 @@ def test_the_file_is_not_locked_while_rows_are_staged(
 def test_upsert_replaces_what_is_there_and_the_last_row_of_a_key_stays_in_sqlite(
     spark: SparkSession, database: str, ledger: Ledger, execute: Query
 ) -> None:
-    execute("create table stock (shop text, item text, amount int, note text, primary key (item, shop))")
+    execute("create table stock (shop text, item text, amount int, note text default 'new', primary key (item, shop))")
     execute("insert into stock values ('a', 'tea', 1, 'old'), ('b', 'tea', 2, 'kept')")
     frame = spark.sql(
         """select * from values ('a', 'tea', 5, 't', 0, 10L), ('a', 'tea', 7, 't', 0, 11L), ('a', 'tea', 6, 't', 0, 9L),
         ('a', 'milk', 1, 't', 1, 5L), ('a', 'milk', 2, 't', 0, 99L) as (shop, item, amount, topic, partition, offset)"""
     ).repartition(3)
     write_once(ledger, Table(database, "stock", mode="upsert", key=("shop", "item")), frame)
-    expected = [("a", "milk", 1, None), ("a", "tea", 7, "old"), ("b", "tea", 2, "kept")]
+    expected = [("a", "milk", 1, "new"), ("a", "tea", 7, "old"), ("b", "tea", 2, "kept")]
     assert execute("select * from stock order by shop, item") == expected
 
 

@@ -80,7 +80,7 @@ class Table:
 
     The frame's columns go into the columns with the same name. Types are compared before anything is written, and a
     value is never rounded or cut: a row with a value that its column does not keep as it is refuses the batch. Columns
-    of the table that have a default or may be null may be left out.
+    of the table that have a default or may be null may be left out. Of a row that an upsert finds, they stay.
 
     Few rows of a task go to the driver with its answer. More are staged in a table of their own.
 

@@ -27,7 +27,8 @@ class DeltaTable:
     """Writes each batch into a Delta Lake table, completely and once, whichever store keeps the offsets.
 
     The frame's columns go into the columns with the same name. Types are compared before anything is written, and a
-    value is never rounded or cut. Columns of the table that may be null may be left out. The table must exist.
+    value is never rounded or cut. Columns of the table that may be null may be left out; of a row that an upsert finds,
+    they stay. The table must exist.
 
     Executors write the files, so they must reach the folder or the bucket; except for a path they need `deltalake`.
     With "upsert", the driver then merges the rows into the table, so the rows of a batch, and the files whose rows it
