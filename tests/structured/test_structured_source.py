@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 
 from engines.test_engine_processes import bare_python
 from offsetkeeper import Position, TopicPartition
+from offsetkeeper.core.cluster import TopicDescription
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, RangeGone, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, StreamStart
+from offsetkeeper.readers.check import check_ranges
 from offsetkeeper.readers.consume import read_task
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.streaming import StreamPlanner, StreamSource, source_class
@@ -80,6 +84,47 @@ def test_a_query_that_ends_reads_what_one_answer_leaves_out(lab: StructuredLab, 
         with pytest.raises(UnknownTopic, match=f"{name} 0, {name} 1 any more"):
             plan.freeze()
     assert 5 <= clock.seconds < 10
+
+
+@pytest.mark.parametrize("kind", ["planner", "ranges"])
+def test_another_id_of_a_topic_is_believed_when_it_stays(
+    lab: StructuredLab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A broker that lags behind has the id of before for a moment: one answer stopped the query."""
+    name = topic()
+    lab.produce(name, "a")
+    with KafkaCluster(lab.kafka.bootstrap) as cluster:
+        [known] = cluster.describe([name]).values()
+        late, asked = replace(known, topic_id="AAAAAAAAQACAAAAAAAAAAA"), list[object]()
+        plan, start = planner(lab, name, {0: 0}), {name: {"0": 0}}
+        plan.ids |= {name: str(known.topic_id)}
+        plan.cluster_id = known.cluster_id
+
+        def answer(*words: object) -> dict[str, TopicDescription]:
+            asked.append(words)
+            return {name: answers.pop(0) if len(answers) > 1 else answers[0]}
+
+        monkeypatch.setattr(plan._cluster, "find", answer)
+        monkeypatch.setattr(cluster, "describe", answer)
+
+        def act() -> None:
+            if kind == "planner":
+                assert plan.latest(start, None) == {name: {"0": 1}}
+            else:
+                check_ranges(cluster, [OffsetRange(name, 0, 0, 1)], {name: str(known.topic_id)}, known.cluster_id)
+
+        answers = [late, late, known]
+        with no_waiting():
+            act()
+        assert len(asked) == 3
+        answers = [late]
+        with no_waiting() as clock, pytest.raises(RangeGone, match=f"topic {name} was deleted and created again"):
+            act()
+        assert 5 <= clock.seconds < 10
+        answers = [replace(late, cluster_id="elsewhere")]  # no other answer is waited for
+        with no_waiting() as clock, pytest.raises(RangeGone, match="the Kafka cluster elsewhere"):
+            act()
+        assert clock.seconds == 0
 
 
 def test_a_new_partition_is_written_down_before_it_is_read(lab: StructuredLab, topic: NewTopic) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
 
 from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
+from offsetkeeper.core.identity import is_elsewhere
 from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import BrokerUnavailable
@@ -42,8 +43,15 @@ class TopicDescription:
     cluster_id: str | None = None
 
 
-def topic_ids_of(found: Mapping[str, TopicDescription]) -> dict[str, str]:
-    """Return the ids of described topics by name, as far as they are known."""
+def topic_ids_of(found: Mapping[str, TopicDescription], cluster_id: str | None = None) -> dict[str, str]:
+    """Return the ids of described topics by name, as far as they are known.
+
+    Args:
+        found: the topics.
+        cluster_id: the expected id of the cluster, if it is known: ids of another one say nothing, and are left out.
+    """
+    if is_elsewhere(cluster_id, cluster_id_of(found)):
+        return {}
     return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.retry import retry
@@ -11,9 +11,10 @@ from offsetkeeper.kafka.clients import Admin, library
 from offsetkeeper.kafka.codes import CodeVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Future
 
+T = TypeVar("T")
 NO_IDS: dict[str, str] = {}
 """No topic with a known id."""
 _DOUBT_S = 5.0
@@ -78,6 +79,28 @@ def check_ids(wanted: Mapping[str, str], now: Mapping[str, str]) -> None:
             raise recreated(topic)
 
 
+def with_ids(wanted: Mapping[str, str], ask: Callable[[], T], ids_of: Callable[[T], Mapping[str, str]]) -> T:
+    """Return an answer of Kafka in which topics have the expected ids, as far as both are known.
+
+    A broker with another id may be late, so Kafka is asked again for some seconds.
+
+    Args:
+        wanted: the expected ids by topic.
+        ask: asks Kafka.
+        ids_of: returns the ids in an answer.
+
+    Raises:
+        RangeGone: a topic was deleted and created again.
+    """
+
+    def once(_: float) -> T:
+        found = ask()
+        check_ids(wanted, ids_of(found))
+        return found
+
+    return retry(RangeGone, _DOUBT_S, once)
+
+
 class TopicIds:
     """The expected ids of topics while they are read.
 
@@ -101,8 +124,7 @@ class TopicIds:
         A name of brokers may lead to another cluster than before, which has a topic of that name. Clients that are
         connected stay where they are, and new ones go there.
 
-        The answer of a broker that does not know a topic does not count. A broker with another id may be late, so it is
-        asked again for some seconds.
+        The answer of a broker that does not know a topic does not count. Another id is doubted, see `with_ids`.
 
         Args:
             cluster_id: Kafka's id of the cluster that is read, if it is known.
@@ -115,9 +137,9 @@ class TopicIds:
         here = self.admin.cluster_id(names[0])
         check_cluster(self._cluster_id, here, names)
         check_cluster(self._cluster_id or here, cluster_id, names)
-        retry(RangeGone, _DOUBT_S, lambda _: self._check_once())
+        with_ids(self._wanted, lambda: describe_topics(self.admin, names, required=False), _ids_of)
 
-    def _check_once(self) -> None:
-        found = describe_topics(self.admin, sorted(self._wanted), required=False)
-        ids = {name: topic_id(each) for name, each in found.items() if each is not None}
-        check_ids(self._wanted, {name: each for name, each in ids.items() if each is not None})
+
+def _ids_of(found: Mapping[str, Any]) -> dict[str, str]:
+    ids = {name: topic_id(each) for name, each in found.items() if each is not None}
+    return {name: each for name, each in ids.items() if each is not None}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.bounds import Standing, standing_of
 from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
 from offsetkeeper.core.offsets import OffsetRange, Position
 from offsetkeeper.errors import ReadStalled
-from offsetkeeper.kafka.topic_ids import NO_IDS, check_cluster, check_ids
+from offsetkeeper.kafka.topic_ids import NO_IDS, check_cluster, with_ids
 from offsetkeeper.readers.consume import range_gone
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def check_ranges(
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     wanted = {r.topic: topic_ids[r.topic] for r in ranges if r.topic in topic_ids}
-    found = cluster.describe({r.topic for r in ranges} if cluster_id is not None else wanted)
+    asked = {r.topic for r in ranges} if cluster_id is not None else wanted
+    found = with_ids(wanted, lambda: cluster.describe(asked), partial(topic_ids_of, cluster_id=cluster_id))
     check_cluster(cluster_id, cluster_id_of(found), found)
-    check_ids(wanted, topic_ids_of(found))
     bounds = cluster.bounds(r.topic_partition for r in ranges)
     for each in ranges:
         here = bounds[each.topic_partition]

@@ -36,7 +36,7 @@ from offsetkeeper.kafka import (
 )
 from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.cluster import KafkaCluster
-from offsetkeeper.kafka.topic_ids import check_cluster, check_ids
+from offsetkeeper.kafka.topic_ids import check_cluster, with_ids
 from offsetkeeper.readers import (
     consume,
     flow,
@@ -197,12 +197,12 @@ class StreamPlanner:
         return here.end if policy == "end" else here.beginning
 
     def _find(self) -> Mapping[TopicPartition, Bounds]:
-        topics = self._cluster.find(self._stream.start.topics, self.ids)
-        now, here = topic_ids_of(topics), cluster_id_of(topics)
+        ask = partial(self._cluster.find, self._stream.start.topics, self.ids)
+        topics = with_ids(self.ids, ask, partial(topic_ids_of, cluster_id=self.cluster_id))
+        here = cluster_id_of(topics)
         check_cluster(self.cluster_id, here, topics)
-        check_ids(self.ids, now)
         self.cluster_id = self.cluster_id or here
-        self.ids |= now
+        self.ids |= topic_ids_of(topics)
         return self._cluster.bounds_of(topics.values())
 
     def _find_all(self) -> Mapping[TopicPartition, Bounds]:
