@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fixtures.fake_cluster import Fake
 from offsetkeeper.cli.limits import Limits
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.kafka.cluster import interpolate
-from offsetkeeper.operate.lag import FirstUnread, Lag, Lags, aged, measure, total
+from offsetkeeper.operate.lag import FirstUnread, Lag, Lags, aged, lag_within, measure, total
 from offsetkeeper.operate.status import Status
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -144,6 +148,36 @@ def test_records_in_a_partition_without_a_commit_are_within_no_limit() -> None:
     assert [*Limits(max_records=6).problems("shop", Status.OK, found)] == []
     empty = total(measure(stored, bounds | {B: Bounds(4, 4)}, NOW), {})
     assert [*Limits(max_records=0, max_age_s=0).problems("shop", Status.OK, empty)] == []
+
+
+def test_what_retention_took_of_a_partition_that_was_added_is_lost() -> None:
+    """No run has read any of it: nothing waits, and the group looked well."""
+    found = total(measure({A: Position(20)}, {A: Bounds(0, 20), B: Bounds(70, 70)}, NOW, added={B}), {})
+    assert (found.lost, found.without_commit) == (70, 0)
+    assert total(measure({A: Position(20)}, {A: Bounds(0, 20), B: Bounds(70, 70)}, NOW), {}).lost == 0
+
+
+ADDED = TopicPartition("a", 1)
+GROUP = Snapshot("shop", version=9, positions={A: Position(20, "id")})
+
+
+@pytest.mark.parametrize(
+    ("group", "lost"),
+    [
+        (GROUP, 70),
+        (replace(GROUP, version=0), 0),  # another program may leave it out on purpose
+        (replace(GROUP, partly=("a",)), 0),  # and so may a run
+        (replace(GROUP, forgotten={ADDED: Position(70)}), 0),  # it was read
+        (replace(GROUP, missing=frozenset({ADDED})), 0),
+        (replace(GROUP, positions={A: Position(20, "other")}), 0),  # of the topic that was made again nothing was read
+        (replace(GROUP, positions={B: Position(20)}), 0),  # a topic that the group does not read
+    ],
+    ids=["added", "no ledger", "chosen", "forgotten", "missing", "recreated", "other topic"],
+)
+def test_a_partition_counts_as_added_where_a_start_reads_it_for_the_first_time(group: Snapshot, lost: int) -> None:
+    cluster: Any = Fake()
+    bounds = {A: Bounds(20, 20, "id"), ADDED: Bounds(70, 70, "id"), B: Bounds(0, 20)}
+    assert total(lag_within(group, cluster, bounds, {}), {}).lost == lost
 
 
 def test_an_overdue_record_has_used_all_of_its_time() -> None:

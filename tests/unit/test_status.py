@@ -343,3 +343,8 @@ def test_records_about_to_be_deleted_go_before_everything_else(age_s: int, expec
 def test_records_that_are_deleted_unread_are_lost_data() -> None:
     lost = measure(HELD.positions, {A: Bounds(7, 9)}, NOW)
     assert status(HELD, lost, commits(5), NOW) is Status.LOSING_DATA
+
+
+def test_records_of_a_partition_that_was_added_and_were_deleted_unread_are_lost_data() -> None:
+    lost = measure(HELD.positions, {A: Bounds(0, 5), ADDED: Bounds(7, 7)}, NOW, added={ADDED})
+    assert status(HELD, lost, commits(5), NOW) is Status.LOSING_DATA

@@ -32,6 +32,7 @@ _NEVER_S = 365 * 86_400.0  # catching up that takes longer than a year counts as
 _RUN_BEGINS = frozenset({"acquire", "release", "rewind"})
 AHEAD = "the next record's time is in the future"
 """The remark on a partition whose age is unknown for this reason."""
+_OTHERS = {Standing.ELSEWHERE, Standing.RECREATED}  # the position is one of other records
 _NOT_CHECKED = "leader changed, not checked"
 _REMARKS = {
     Standing.UNKNOWN: "no commit",
@@ -54,7 +55,7 @@ class Lag:
         position: the next offset to read, or None if nothing is committed.
         beginning, end: the offsets that Kafka holds; None if the partition is gone.
         records: unread offsets; None if nothing is committed, the partition is gone, or it ends before the position.
-        lost: unread offsets that are lost to retention.
+        lost: unread offsets that are lost to retention; of a partition that was added, all before its beginning.
         seconds: age of the first unread record, or of the first record of a partition without a commit; 0 if all is
             read; None if unknown.
         retention_used: share of the retention time that the first unread record has used; it is deleted at 1.
@@ -297,8 +298,10 @@ def lag_within(
     unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
     # A start reads new partitions of these from the beginning; without a ledger they may be left out on purpose.
     topics = topics_of(stored) if snapshot.version else set()
-    new = (tp for tp in bounds if tp not in stored and tp not in snapshot.missing and tp.topic in topics)
+    new = [tp for tp in bounds if tp not in stored and tp not in snapshot.missing and tp.topic in topics]
     unread |= {tp: bounds[tp].beginning for tp in new}
+    known_topics = {tp.topic for tp, at in stored.items() if standing_of(at, bounds[tp]) not in _OTHERS}
+    added = {tp for tp in new if tp.topic in known_topics and tp not in snapshot.forgotten}
     behind = {tp: offset for tp, offset in unread.items() if offset < bounds[tp].end}
     before = {} if known is None else known
     same = {
@@ -315,7 +318,7 @@ def lag_within(
         }
     times_ms = same | read.times_ms | estimated
     held_ms = cluster.held_since(bounds)
-    return measure(snapshot.positions, bounds, read.at_ms, times_ms, retentions_ms, estimated, held_ms)
+    return measure(snapshot.positions, bounds, read.at_ms, times_ms, retentions_ms, estimated, held_ms, added)
 
 
 def aged(
@@ -350,6 +353,7 @@ def measure(
     retentions_ms: Mapping[str, int] | None = None,
     estimated: Collection[TopicPartition] = (),
     held_ms: Mapping[TopicPartition, int] | None = None,
+    added: Collection[TopicPartition] = (),
 ) -> Lags:
     """Return the lag of every partition that is in Kafka or has a position, sorted.
 
@@ -361,13 +365,16 @@ def measure(
         retentions_ms: how long Kafka keeps the records of each topic; topics that keep them for ever are left out.
         estimated: partitions whose time was interpolated.
         held_ms: timestamp of the first record after an open transaction, by partition, as far as known.
+        added: partitions without a position that a start reads from the beginning, and that nobody has read before:
+            what Kafka has deleted of them is lost.
     """
     times, kept, stored = times_ms or {}, retentions_ms or {}, positions
     lags = (
         _lag(tp, stored.get(tp), bounds.get(tp), _age(times.get(tp), now_ms, tp in estimated), kept.get(tp.topic))
         for tp in sorted(bounds.keys() | stored.keys())
     )
-    return Lags(_held_back(lag, bounds.get(lag.topic_partition), held_ms or {}, now_ms) for lag in lags)
+    held = (_held_back(lag, bounds.get(lag.topic_partition), held_ms or {}, now_ms) for lag in lags)
+    return Lags(replace(lag, lost=lag.beginning or 0) if lag.topic_partition in added else lag for lag in held)
 
 
 def speeds(now: Sample, entries: Sequence[Entry], before: Sample | None = None) -> dict[TopicPartition, Speed]:
@@ -403,7 +410,7 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
         sum(lag.end is None for lag in every),
         sum(lag.standing is Standing.BEYOND_END for lag in every),
         sum(lag.records or 0 for lag in known),
-        sum(lag.lost for lag in known),
+        sum(lag.lost for lag in every),
         max((lag.seconds for lag in unread if lag.seconds is not None), default=None),
         undated,
         sum(lag.ahead for lag in every),
@@ -425,7 +432,7 @@ def _cells(lag: Lag) -> tuple[object, ...]:
 
 
 def _first_unread(stored: Position, bounds: Bounds) -> int:
-    below = {Standing.ELSEWHERE, Standing.RECREATED, Standing.BELOW_BEGINNING}
+    below = {*_OTHERS, Standing.BELOW_BEGINNING}
     return bounds.beginning if standing_of(stored, bounds) in below else stored.offset
 
 
