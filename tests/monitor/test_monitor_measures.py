@@ -14,6 +14,7 @@ from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.history import History
+from offsetkeeper.monitor.kafka_poll import KafkaPoll
 from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import POINTS, GroupSample, Health, View
@@ -78,6 +79,34 @@ def test_the_collector_remembers_from_one_poll_to_the_next() -> None:
     second = collector.view.groups["shop"]
     assert [point.at_ms for point in second.growth] == [first.at_ms]  # the second poll is too near to be one more
     assert len(second.points) == 2
+
+
+class Large(Idle):
+    """A cluster whose topic has more partitions than are asked for at once."""
+
+    most = 0
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
+        """Return topics of 1,200 partitions."""
+        return {topic: TopicDescription(topic, None, (*range(1200),)) for topic in topics}
+
+    def bounds_quickly(self, topic: TopicDescription) -> dict[TopicPartition, Bounds]:
+        """Return that each partition ends at its own number."""
+        self.most = max(self.most, len(topic.partitions))
+        return {TopicPartition(topic.topic, n): Bounds(n, n, None, n) for n in topic.partitions}
+
+    def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
+        """Refuse: it takes six times the CPU."""
+        raise AssertionError(topics)
+
+
+def test_a_topic_of_many_partitions_is_asked_for_in_parts() -> None:
+    cluster: Any = Large()
+    poll = KafkaPoll(cluster)
+    for _ in range(2):
+        found = poll.ask({"orders"}).of(["orders"])
+        assert {tp.partition: here.end for tp, here in found.items()} == {n: n for n in range(1200)}
+    assert cluster.most <= 500
 
 
 def test_of_topics_that_are_gone_no_number_is_made_up() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds
@@ -21,7 +21,7 @@ from offsetkeeper.kafka.cluster import Retentions
 
 _AT_ONCE = 8
 _DESCRIBED_S = 30.0  # between two polls that ask for all
-_MOST = 500  # partitions of a topic; of more the admin client is asked
+_MOST = 500  # partitions of a topic in a question: librdkafka's time grows with their square
 
 OfTopic = Mapping[TopicPartition, Bounds]
 
@@ -86,12 +86,10 @@ class KafkaPoll:
             before: bounds of the last poll. An offset that goes back means a new topic of the same name.
         """
         topics = self._topics
-        if any(len(topic.partitions) > _MOST for topic in topics.values()):
-            return None
         failed = threading.Event()  # after which no more are asked: each may wait for its answer
 
         def ask(topic: TopicDescription) -> OfTopic | None:
-            found = None if failed.is_set() else self._cluster.bounds_quickly(topic)
+            found = None if failed.is_set() else self._of_topic(topic)
             if found is None:
                 failed.set()
             return found
@@ -101,6 +99,15 @@ class KafkaPoll:
         found = {name: each for name, each in zip(topics, answers, strict=True) if each is not None}
         went_on = all(_went_on(before.get(name, {}), each) for name, each in found.items())
         return {**found} if len(found) == len(topics) and went_on else None
+
+    def _of_topic(self, topic: TopicDescription) -> OfTopic | None:
+        found: dict[TopicPartition, Bounds] = {}
+        for at in range(0, len(topic.partitions), _MOST):
+            some = self._cluster.bounds_quickly(replace(topic, partitions=topic.partitions[at : at + _MOST]))
+            if some is None:
+                return None
+            found |= some
+        return found
 
     def _whole(self, topics: Collection[str]) -> KafkaSample:
         try:
