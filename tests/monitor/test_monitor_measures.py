@@ -6,12 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from fixtures.fake_cluster import Fake
 from offsetkeeper import Ledger, Position, TopicPartition, open_store
+from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
+from offsetkeeper.errors import BrokerUnavailable
+from offsetkeeper.kafka.cluster import Timestamps
+from offsetkeeper.monitor.alerts import Rule
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.history import History
 from offsetkeeper.monitor.kafka_poll import KafkaPoll
@@ -29,6 +35,16 @@ PLAN: Plan = plan("shop", {}, {}, Policies(), FirstOffsets())
 INTERVAL_S, EVERY_S = 1_500, 5
 
 
+class Later(environment.Environment):
+    """The machine's clock, some seconds ahead."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        """See `Environment.monotonic`."""
+        return super().monotonic() + self.ahead_s
+
+
 class Idle(Fake):
     """A cluster with one partition, of which nothing is unread."""
 
@@ -36,7 +52,7 @@ class Idle(Fake):
         """Return topics of one partition."""
         return {topic: TopicDescription(topic, None, (0,)) for topic in topics}
 
-    def bounds_quickly(self, topic: TopicDescription) -> dict[TopicPartition, Bounds]:
+    def bounds_quickly(self, topic: TopicDescription) -> dict[TopicPartition, Bounds] | None:
         """Return where it begins and ends."""
         return {TopicPartition(topic.topic, 0): Bounds(0, 0, None, 0)}
 
@@ -107,6 +123,80 @@ def test_a_topic_of_many_partitions_is_asked_for_in_parts() -> None:
         found = poll.ask({"orders"}).of(["orders"])
         assert {tp.partition: here.end for tp, here in found.items()} == {n: n for n in range(1200)}
     assert cluster.most <= 500
+
+
+class Led(Idle):
+    """A cluster of which some topics have a partition without a leader."""
+
+    def __init__(self, *away: str) -> None:
+        super().__init__()
+        self.away = set(away)
+        self.asked: list[str] = []
+        self.later = Later()
+
+    def bounds_quickly(self, topic: TopicDescription) -> dict[TopicPartition, Bounds] | None:
+        """Return the bounds, or None, as the real one does."""
+        self.asked.append(topic.topic)
+        return None if topic.topic in self.away else {TopicPartition(topic.topic, 0): Bounds(0, 7, None, 7)}
+
+    def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
+        """Refuse after half a minute."""
+        for topic in topics:
+            self.later.ahead_s += 31
+            raise BrokerUnavailable(f"partition {topic.topic} 0: no leader")
+        return {}
+
+    def record_timestamps(self, offsets: dict[TopicPartition, int], **more: object) -> Timestamps:  # type: ignore[override]
+        """Return none."""
+        del offsets, more
+        return Timestamps({}, frozenset(), 1)
+
+    def estimate_timestamps(self, offsets: dict[TopicPartition, int], before_ms: int) -> dict[TopicPartition, int]:
+        """Return none."""
+        del offsets, before_ms
+        return {}
+
+    def first_since(self, times_ms: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return none."""
+        del times_ms
+        return {}
+
+
+def test_a_partition_without_a_leader_hides_its_own_groups_alone() -> None:
+    """All groups of a server were blind, and no alarm was told."""
+    store, cluster = open_store("memory://led"), Led("clicks", "views")
+    for name in ("clicks", "orders", "views"):
+        ledger = Ledger(store, name)
+        ledger.acquire()
+        ledger.place({TopicPartition(name, 0): Position(0)})
+    as_cluster: Any = cluster
+    collector = Collector(store, as_cluster, [Rule("spoilt", "unreadable")])
+    with environment.using(cluster.later):
+        told = [(each.state, each.key.group, each.value) for each in collector.poll()]
+        groups = collector.view.groups
+        assert told == [
+            ("fired", "clicks", "partition clicks 0: no leader"),
+            ("fired", "views", "topic views: no answer, and no time was left to ask again"),
+        ]
+        assert (collector.view.kafka.up, groups["orders"].waiting, groups["orders"].error) == (True, 7, "")
+        assert (groups["clicks"].waiting, groups["clicks"].error) == (None, "partition clicks 0: no leader")
+        cluster.asked.clear()
+        assert collector.poll() == []
+        assert cluster.asked == ["orders"]  # each question to the other takes seconds
+        cluster.away.clear()
+        cluster.later.ahead_s += 31
+        assert [(each.state, each.key.group) for each in collector.poll()] == [
+            ("resolved", "clicks"),
+            ("resolved", "views"),
+        ]
+        assert collector.view.groups["views"].waiting == 7
+
+
+def test_a_cluster_of_which_no_topic_answers_is_away() -> None:
+    cluster = Led("clicks", "views")
+    as_cluster: Any = cluster
+    with environment.using(cluster.later), pytest.raises(BrokerUnavailable, match="no leader"):
+        KafkaPoll(as_cluster).ask(["clicks", "views"])
 
 
 def test_of_topics_that_are_gone_no_number_is_made_up() -> None:

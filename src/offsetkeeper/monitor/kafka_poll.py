@@ -7,7 +7,7 @@ asked for twice a minute, and at once where an offset goes back or is unknown.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +21,7 @@ from offsetkeeper.kafka.cluster import Retentions
 
 _AT_ONCE = 8
 _DESCRIBED_S = 30.0  # between two polls that ask for all
+_PATIENCE_S = 30.0  # for all topics together whose partitions do not answer
 _MOST = 500  # partitions of a topic in a question: librdkafka's time grows with their square
 
 OfTopic = Mapping[TopicPartition, Bounds]
@@ -34,7 +35,7 @@ class KafkaSample:
         bounds: of the partitions of each topic that exists. Those of a topic where nothing changed are the very same
             mapping as at the poll before.
         retentions: for how long each topic keeps its records.
-        refused: topics that Kafka refuses to describe, each with the reason.
+        refused: topics that Kafka refuses to describe, or a partition of which does not answer, each with the reason.
     """
 
     bounds: Mapping[str, OfTopic]
@@ -75,7 +76,7 @@ class KafkaPoll:
         else:
             self._described_s = None
             found = self._whole(wanted)
-            self._wanted, self._described_s = wanted, now_s
+            self._wanted, self._described_s = wanted, environment.monotonic()
         self._last = KafkaSample(_kept(self._last.bounds, found.bounds), found.retentions, found.refused)
         return self._last
 
@@ -110,38 +111,61 @@ class KafkaPoll:
         return found
 
     def _whole(self, topics: Collection[str]) -> KafkaSample:
+        described, refused = self._described(topics)
+        bounds, away = self._bounds(described)
+        self._topics = {name: topic for name, topic in described.items() if name in bounds}
+        return KafkaSample(bounds, self._cluster.retentions(self._topics), refused | away)
+
+    def _described(self, topics: Collection[str]) -> tuple[dict[str, TopicDescription], dict[str, str]]:
+        """Return the topics there are, and why others are not described: one that is refused hides no other."""
         try:
-            self._topics = self._cluster.describe(topics)
-            bounds = self._quickly({})
-            bounds = self._ask(self._topics.values()) if bounds is None else bounds
-            return KafkaSample(bounds, self._cluster.retentions(self._topics))
+            return self._cluster.describe(topics), {}
         except BrokerUnavailable:
             raise
         except BrokerError:
-            return self._ask_singly(topics)
-
-    def _ask(self, topics: Iterable[TopicDescription]) -> dict[str, OfTopic]:
-        found: dict[str, dict[TopicPartition, Bounds]] = {}
-        for tp, here in self._cluster.with_log_ends(self._cluster.bounds_of(topics)).items():
-            found.setdefault(tp.topic, {})[tp] = here
-        return {**found}
-
-    def _ask_singly(self, topics: Collection[str]) -> KafkaSample:
-        """Ask for one topic after the other: one that is refused, or deleted just now, must not hide the others."""
-        bounds: dict[str, OfTopic] = {}
-        described: dict[str, TopicDescription] = {}
+            found: dict[str, TopicDescription] = {}
         refused: dict[str, str] = {}
         for topic in topics:
             try:
-                found = self._cluster.describe([topic])
-                bounds |= self._ask(found.values())
-                described |= found
+                found |= self._cluster.describe([topic])
             except BrokerUnavailable:
                 raise
             except BrokerError as error:
                 refused[topic] = str(error)
-        self._topics = described
-        return KafkaSample(bounds, self._cluster.retentions(described), refused)
+        return found, refused
+
+    def _bounds(self, topics: Mapping[str, TopicDescription]) -> tuple[dict[str, OfTopic], dict[str, str]]:
+        """Return the bounds of topics, and why others have none: a partition without a leader hides no other topic.
+
+        Raises:
+            BrokerUnavailable: no topic has an answer.
+        """
+        found, why = self._at_once(topics), {}
+        end_s = environment.monotonic() + _PATIENCE_S
+        for name in sorted(topics.keys() - found.keys()):
+            try:
+                if environment.monotonic() > end_s:
+                    raise BrokerUnavailable(f"topic {name}: no answer, and no time was left to ask again")
+                found |= self._slowly(topics[name])
+            except BrokerError as error:
+                if not found and isinstance(error, BrokerUnavailable):
+                    raise
+                why[name] = str(error)
+        return found, why
+
+    def _at_once(self, topics: Mapping[str, TopicDescription]) -> dict[str, OfTopic]:
+        """Return the bounds of the topics that answer in time, each of its own."""
+        end_s = environment.monotonic() + _PATIENCE_S
+
+        def ask(topic: TopicDescription) -> OfTopic | None:
+            return self._of_topic(topic) if environment.monotonic() < end_s else None
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            answers = list(pool.map(ask, topics.values()))
+        return {name: each for name, each in zip(topics, answers, strict=True) if each is not None}
+
+    def _slowly(self, topic: TopicDescription) -> dict[str, OfTopic]:
+        return {topic.topic: self._cluster.with_log_ends(self._cluster.bounds_of([topic]))}
 
 
 def _went_on(before: OfTopic, now: OfTopic) -> bool:
