@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,15 @@ from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper.core import environment
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.monitor import outages
 from offsetkeeper.monitor import webhook as webhook_module
 from offsetkeeper.monitor.alerts import Key, Notice, Rule
 from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.monitor.outages import Outages
+from offsetkeeper.monitor.poller import Poller
+from offsetkeeper.monitor.view import Health, View
 from offsetkeeper.monitor.webhook import Webhook, teller
+from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 from stores.test_foreign_answers import Listener, little
 
@@ -224,3 +231,55 @@ def test_an_answer_without_an_end_is_not_read_to_it() -> None:
     """The server may be anything: its status is all that is asked for."""
     with Listener(b"HTTP/1.1 200 OK\r\n\r\n", more=True) as listener, little():
         Webhook(f"http://127.0.0.1:{listener.port}/{SECRET}")._post(notice(1))
+
+
+def test_an_outage_is_told_once_without_any_rule_and_so_is_its_end(
+    kafka_server: KafkaServer, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rule can be judged meanwhile: who had only the webhook heard nothing."""
+    monkeypatch.setattr(outages, "_LONG_MS", 1)
+    file = tmp_path / "offsets.db"
+    with Scene(kafka_server, f"sqlite:///{file}") as scene, KafkaCluster(kafka_server.bootstrap) as cluster:
+        scene.group("shop", scene.topic(1, 5), [2])
+        poller = Poller(Collector(scene.open(), cluster), 0.2, teller(receiver.url, lambda _: None))
+
+        async def look() -> None:
+            poller.start()
+            await poller.next(LIMIT_S)
+            file.rename(tmp_path / "aside")
+            await heard(poller, receiver, 1)
+            (tmp_path / "aside").rename(file)
+            await heard(poller, receiver, 2)
+            poller.stop()
+
+        asyncio.run(look())
+        poller.wait(LIMIT_S)
+    assert [(each["state"], each["what"], each["rule"]) for each in receiver.taken] == [
+        ("away", "store", None),
+        ("answers", "store", None),
+    ]
+    assert receiver.taken[0]["text"].startswith("away: the store is away, so no group is measured and no other alarm ")
+    assert receiver.taken[0]["value"] in receiver.taken[0]["text"]
+    assert receiver.taken[1]["text"] == "answers: the store answers again"
+
+
+async def heard(poller: Poller, receiver: Receiver, count: int) -> None:
+    """Wait for messages, and for three polls after them: none may come twice."""
+    end_s = environment.monotonic() + LIMIT_S
+    while len(receiver.taken) < count:
+        assert environment.monotonic() < end_s
+        await poller.next(LIMIT_S)
+    for _ in range(3):
+        await poller.next(LIMIT_S)
+
+
+def test_an_outage_of_less_than_a_minute_is_not_told() -> None:
+    told = Outages()
+    up, view = Health(up=True, since_ms=0), View(1, 0, 0.1, Health(up=True, since_ms=0), Health(up=True, since_ms=0))
+    for at_s, error, states in ((5, "x", []), (64, "x", []), (65, "", []), (70, "y", []), (130, "y", ["away"])):
+        up = up.after(error, at_s * 1000)
+        view = replace(view, at_ms=at_s * 1000, kafka=up)
+        assert [each.state for each in told.of(view)] == states
+    assert [(each.part, each.error) for each in told.of(replace(view, kafka=Health(up=True, since_ms=1)))] == [
+        ("kafka", "")
+    ]

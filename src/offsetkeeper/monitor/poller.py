@@ -10,6 +10,7 @@ from collections.abc import Callable
 from offsetkeeper.core import environment
 from offsetkeeper.monitor.alerts import Notice
 from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.monitor.outages import Outage, Outages
 from offsetkeeper.monitor.view import View
 
 log = logging.getLogger(__name__)
@@ -27,11 +28,12 @@ class Poller:
         tell: called with each notice, from the thread that polls; must not block.
     """
 
-    def __init__(self, collector: Collector, every_s: float, tell: Callable[[Notice], None]) -> None:
+    def __init__(self, collector: Collector, every_s: float, tell: Callable[[Notice | Outage], None]) -> None:
         self.every_s = every_s
         self._late_s = every_s * _LATE + _LATE_S
         self._collector = collector
         self._tell = tell
+        self._outages = Outages()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -99,7 +101,9 @@ class Poller:
             start = environment.monotonic()
             self._wake.clear()
             try:
-                for notice in self._collector.poll():
+                alarms = self._collector.poll()
+                notices: list[Notice | Outage] = [*self._outages.of(self._collector.view), *alarms]
+                for notice in notices:
                     self._tell(notice)
             except Exception:
                 log.exception("the look failed; the next one may not")

@@ -17,6 +17,7 @@ from offsetkeeper.core.retry import retry
 from offsetkeeper.core.tls import Tls, may_be_objection
 from offsetkeeper.errors import OffsetkeeperError, SettingsError
 from offsetkeeper.monitor.alerts import Notice
+from offsetkeeper.monitor.outages import Outage
 
 log = logging.getLogger(__name__)
 MOST = 1_000
@@ -55,7 +56,7 @@ class Webhook:
         self._dropped = dropped
         self._retry_timeout_s = retry_timeout_s
         self._timeout_s = timeout_s
-        self._notices: queue.Queue[Notice] = queue.Queue(MOST)
+        self._notices: queue.Queue[Notice | Outage] = queue.Queue(MOST)
         logging.getLogger("httpx").setLevel(logging.WARNING)  # its lines for each request show the URL
 
     def __repr__(self) -> str:
@@ -65,7 +66,7 @@ class Webhook:
         """Begin to send."""
         threading.Thread(target=self._run, name="offsetkeeper-webhook", daemon=True).start()
 
-    def put(self, notice: Notice) -> None:
+    def put(self, notice: Notice | Outage) -> None:
         """Have a notice sent after those before it. If too many wait, the oldest of them is dropped.
 
         One thread at a time may call it.
@@ -83,14 +84,15 @@ class Webhook:
             except Exception as error:  # noqa: BLE001 - the next notice must still be sent
                 self._drop(notice, _told(error))
 
-    def _drop(self, notice: Notice, why: str) -> None:
+    def _drop(self, notice: Notice | Outage, why: str) -> None:
         log.error("%s was not told to %s: %s", notice.as_dict()["text"], self.host, why)
-        self._dropped(notice)
+        if isinstance(notice, Notice):  # an outage was told in the log, and its end is told anyway
+            self._dropped(notice)
 
-    def _send(self, notice: Notice) -> None:
+    def _send(self, notice: Notice | Outage) -> None:
         retry(_NotTaken, self._retry_timeout_s, lambda _: self._post(notice), first_s=0.2, longest_s=30.0)
 
-    def _post(self, notice: Notice) -> None:
+    def _post(self, notice: Notice | Outage) -> None:
         with open_client(self._timeout_s) as client:
             request = client.build_request("POST", self._url, json=notice.as_dict())
             way = way_of(client, request)
@@ -112,7 +114,7 @@ class Webhook:
         return tls.objection(self.host, urlsplit(self._url).port or _HTTPS)
 
 
-def teller(url: str, dropped: Callable[[Notice], None]) -> Callable[[Notice], None]:
+def teller(url: str, dropped: Callable[[Notice], None]) -> Callable[[Notice | Outage], None]:
     """Return what sends notices; without a URL it sends none.
 
     Args:
