@@ -282,6 +282,16 @@ def test_an_output_that_stays_away_ends_the_run_after_the_timeout(failing: Calla
         assert "its output is away since" in told.value.__notes__[0]
 
 
+def test_a_run_that_waits_for_long_says_so_again_and_again() -> None:
+    """Else nobody could tell it from one that has died since."""
+    scene = Scene("one", attempts=2, retry_timeout_s=1000)
+    scene.failing["one"] = [restarts] * 200
+    with pytest.raises(SinkError):
+        scene.deliver()
+    told = [entry.reason for entry in scene.ledger.history() if entry.event == "wait"][::-1]
+    assert [each.partition("(try ")[2].partition(",")[0] for each in told] == ["2", "34", "64", "94"]  # 10 s each
+
+
 class Marked(Output):
     """An output that keeps a mark, and has no batch."""
 

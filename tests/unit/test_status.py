@@ -211,6 +211,16 @@ def test_a_run_that_waits_for_its_output_is_told_until_it_goes_on_or_ends() -> N
     assert status(replace(HELD, owner=None), behind(400), waiting, NOW) is Status.STOPPED
 
 
+@pytest.mark.parametrize(("pause_s", "most_s"), [(10, 600), (1000, 3000)])
+def test_a_run_that_died_while_it_waited_for_its_output_is_stalled(pause_s: int, most_s: int) -> None:
+    """One that lives says every five minutes that it waits."""
+    for ago_s, word in ((most_s, Status.OUTPUT_AWAY), (most_s + 1, Status.STALLED)):
+        entries = commits(pause_s, ago_s=ago_s + 10)
+        waiting = [replace(entries[0], event="wait", at_ms=NOW - ago_s * 1000), *entries]
+        assert status(HELD, behind(86_400), waiting, NOW) is word
+    assert status(HELD, CAUGHT_UP, waiting, NOW) is Status.OK
+
+
 @pytest.mark.parametrize("every_s", [1, 5, 7, 13, 61])
 def test_a_group_that_reads_all_at_each_commit_is_never_growing(every_s: int) -> None:
     """However the samples lie between its commits, each a little later or earlier than the one before."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.core import trace
+from offsetkeeper.core import environment, trace
 from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.executors import error_text
@@ -49,6 +50,7 @@ range_log = logging.getLogger("offsetkeeper.ranges")
 _HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore, RecordUnreadable)
 
 _TOLD = 2  # the failure in a row after which the history says that an output is away: one may be a lost connection
+_TOLD_AGAIN_S = 300.0  # so that a run that waits is told from one that has died since; see `operate/status.py`
 
 
 class _Committed(Exception):
@@ -125,8 +127,12 @@ class Delivery:
         if self.asked.pace.log_ranges:
             range_log.info("batch %s\n%s", batch.id, batch.lines())
         course = Course(0 if patient else self.asked.pace.attempts - 1)
+        told_s = -math.inf
         while failure := self._failed(batch, records, course):
-            if failure.away and failure.times == _TOLD and self.outputs.ways.writers:  # a joiner's store is away too
+            due = failure.times == _TOLD or environment.monotonic() - told_s >= _TOLD_AGAIN_S
+            # A joiner's store is away too.
+            if failure.away and failure.times >= _TOLD and due and self.outputs.ways.writers:
+                told_s = environment.monotonic()
                 self.ledger.note_waiting(f"batch {batch.id}: {failure.text}: {failure.why}")
             self.stop.wait(failure.pause_s)
             try:

@@ -12,7 +12,9 @@ The rules are checked in this order; the first one that holds gives the status:
     failing       records are unread, and three runs in a row that could have read them ended without a commit; for a
                   job that a scheduler starts, one run is enough
     stopped       records are unread, and no run holds the group; a scheduled job between two runs is not stopped
-    output away   a run holds the group and waits for an output; the newest entry of the history says since when and why
+    output away   a run holds the group and waits for an output; the newest entry of the history says since when, why.
+                  After ten minutes, or three usual commit intervals if these are longer, it counts no more: a run that
+                  waits writes one each five minutes
     stalled       records are unread, a run holds the group, and it has been silent for three usual commit intervals
     held back     a transaction has been open for 15 minutes, and no record after it can be read
     growing       the first unread record is older than the usual commit interval, and the lowest backlog rose from
@@ -145,7 +147,7 @@ def status(
         and not (failing or stalled),
         Status.FAILING: failing,
         Status.STOPPED: bool(unread) and not held and not between_runs and snapshot.version > 0,
-        Status.OUTPUT_AWAY: held and bool(entries) and entries[0].event == "wait",
+        Status.OUTPUT_AWAY: held and _is_waiting(entries, max(far_s, _FAR_S), now_ms),
         Status.STALLED: stalled,
         Status.HELD_BACK: any((lag.held_back_s or 0.0) > OPEN_S for lag in lags),
         Status.GROWING: not between_runs
@@ -212,6 +214,11 @@ def thinned(points: Sequence[Point], newest: Point, entries: Sequence[Entry]) ->
     near_ms = (commit_interval_s(entries) or _UNKNOWN_S) * 1000 * _APART
     near = bool(points) and 0 <= newest.at_ms - points[-1].at_ms < near_ms  # negative if a clock was set back
     return points if near or newest.waiting is None else (*points[-_KEPT + 1 :], newest)
+
+
+def _is_waiting(entries: Sequence[Entry], most_s: float, now_ms: int) -> bool:
+    """Return whether a run says that it waits for its output, and is not silent since: it may have died."""
+    return bool(entries) and entries[0].event == "wait" and _ago_s(entries[0], now_ms) <= most_s
 
 
 def _waits(lags: Sequence[Lag], apart_s: float) -> bool:

@@ -72,7 +72,7 @@ NEXT: Mapping[Status, str] = {
     Status.OUTPUT_AWAY: (
         "`offsetkeeper history orders` says since when, and what the output answers (of a function only the class of "
         "the error: its text is in the job's log); the run goes on by itself when it is back, and ends with its error "
-        "after `retry_timeout_s`"
+        "after `retry_timeout_s`; if its process is gone, start the job"
     ),
     Status.STALLED: (
         "stop the run (SIGTERM) and start it again, or only start it if its process is gone: it takes over; "
