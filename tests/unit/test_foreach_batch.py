@@ -150,7 +150,8 @@ def test_a_run_that_was_fenced_says_so_and_does_not_blame_the_checkpoint(asked: 
     query = replace(asked, stateful=False)
     delivery = Delivery(query.run, ledger, Stop())
     function: Any = ForeachBatch(query, StreamStart(Topics.of(["orders"]), {}), ledger.owner_id, delivery)
-    function._batch_log = lambda _: SimpleNamespace(batch_offsets=lambda _: planned)
+    log = SimpleNamespace(offset_log=lambda _: SimpleNamespace(sources={"0": None}), batch_offsets=lambda _: planned)
+    function._batch_log = lambda _: log
     with pytest.raises(Fenced if fenced else CheckpointMismatch):
         function(SimpleNamespace(sparkSession=None), 3)
 

@@ -58,6 +58,10 @@ _NO_POSITION = (
 
 _LONGEST_S = 1e9
 _PARTITIONS = re.compile(r"Partitions Set\((.+?)\)(?: have been|\. They may have been) deleted", re.IGNORECASE)
+_KINDS = re.compile(  # what a source says of the offsets of another kind
+    r"No usable value for (?:logOffset|offset)\b|Failed to read log file \S+/sources/\d+/\d+\b"
+    r"|Expected e\.g\. \{\"topicA\""
+)
 _SOURCES = re.compile(r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\] sources")
 
 
@@ -224,11 +228,22 @@ def sources_changed(raised: Exception, checkpoint: str) -> CheckpointMismatch | 
             "refused too, Spark has already planned this batch, and 'offsetkeeper checkpoint verify' says how to take "
             "it back"
         )
+    elif found := _KINDS.search(text):
+        what = (
+            f"does not fit the sources of this query ({found[0]}): the query reads its sources in another order, or "
+            "one of another kind. This batch was neither read nor written. Start the query as it was; if that is "
+            "refused too, 'offsetkeeper checkpoint verify' says which file is damaged"
+        )
     else:
         return None
+    return other_sources(checkpoint, what)
+
+
+def other_sources(checkpoint: str, what: str) -> CheckpointMismatch:
+    """Return the error for a query with other sources than its checkpoint; `what` follows the checkpoint's name."""
     return CheckpointMismatch(
         f"{checkpoint} {what}. Or start with a new checkpoint: without state, reading goes on from the ledger; with "
-        "state, give offsets= to build new state"
+        "state, give offsets= to build new state. Sources that the query opens itself then begin anew"
     )
 
 

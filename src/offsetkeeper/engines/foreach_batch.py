@@ -29,6 +29,7 @@ from offsetkeeper.engines.checkpoint_match import (
     hole_remedy,
     reconcile,
 )
+from offsetkeeper.engines.query_sources import check_sources
 from offsetkeeper.engines.settings import QueryRun
 from offsetkeeper.engines.stop import Stop, spark_gone
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, SettingsError, listed
@@ -68,6 +69,7 @@ class ForeachBatch:
         self._owner_id = owner_id
         self._delivery = delivery
         self._log: BatchLog | None = None
+        self._checked = False
         self._publisher: Publisher | None = None
         self._lock = threading.Lock()
         self.error: BaseException | None = None
@@ -107,7 +109,11 @@ class ForeachBatch:
 
     def _process(self, frame: DataFrame, batch_id: int) -> None:
         delivery = self.open()
-        offsets = self._batch_log(frame.sparkSession).batch_offsets(batch_id)
+        logs = self._batch_log(frame.sparkSession)
+        if not self._checked:  # a query that runs keeps its sources
+            check_sources(frame, logs, batch_id, self._asked.place)
+            self._checked = True
+        offsets = logs.batch_offsets(batch_id)
         self._place_new(delivery, offsets)
         ranges = batch_ranges(offsets.starts, offsets.ends)
         try:

@@ -224,8 +224,9 @@ class StreamPlanner:
             found = {}
         if not any(tp.topic in topics for tp in found):
             raise CheckpointMismatch(
-                f"the checkpoint is of another query: its offsets are {str(offsets)[:200]}, without "
-                f"any of {topics}. Give this query a checkpoint of its own"
+                "the checkpoint is of another query, or of one with its sources in another order: the offsets in the "
+                f"place of this source are {str(offsets)[:200]}, without any of {topics}. Start the query as it was, "
+                "or give this one a checkpoint of its own"
             )
         return found
 
