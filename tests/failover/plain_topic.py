@@ -41,8 +41,8 @@ class PlainTopic(Topic):
         """None: there are no workers."""
         return ()
 
-    def _stage(self, frame: Any, _: Batch) -> _Staged:
-        return _Staged(frame, frozenset())
+    def _stage(self, frame: Any, batch: Batch) -> _Staged:
+        return _Staged(frame, frozenset(), batch.lines())
 
     def _work(self, slot: Slot, saying: Saying | None, frame: Any) -> None:
         assert saying is not None

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,20 @@ import pytest
 
 from golden.medium import Medium
 from golden.written import KINDS
-from offsetkeeper.core.batch import Program, QueryBatch
+from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Landed
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError
+from offsetkeeper.kafka.transactions import Saying, Turn
 from offsetkeeper.operate.copy import copy
+from offsetkeeper.sinks import MarkKey, Topic
+from offsetkeeper.sinks.held import as_text, told
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.kafka import KafkaServer
+from sinks.topics import values
 
 _HERE = Path(__file__).parent
 A, B = TopicPartition("golden-clicks", 0), TopicPartition("golden-sales", 1)
@@ -75,9 +81,15 @@ def newest() -> MemoryStore:
 
 def older(release: Path, url: str) -> dict[str, Any]:
     """Let the older release read the group and carry on; return what it has read."""
+    found: dict[str, Any] = json.loads(_by(release, "older.py", f"{url}\norders").splitlines()[-1])
+    return found
+
+
+def _by(release: Path, program: str, given: str) -> str:
+    """Return what a program prints with the older release."""
     done = subprocess.run(
-        [sys.executable, str(_HERE / "older.py")],
-        input=f"{url}\norders",
+        [sys.executable, str(_HERE / program)],
+        input=given,
         env={**os.environ, "PYTHONPATH": str(release)},
         cwd=release,
         capture_output=True,
@@ -86,8 +98,7 @@ def older(release: Path, url: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return done.stdout
 
 
 def test_the_release_before_goes_on_with_a_copy_in_its_format(medium: Medium, release: Path) -> None:
@@ -115,6 +126,25 @@ def test_the_release_before_goes_on_with_a_copy_in_its_format(medium: Medium, re
         later.commit(later.batch([OffsetRange(*A, 28, 30)]))
         later.release()
         assert [entry.event for entry in later.history(3)] == ["release", "commit", "acquire"]
+
+
+def test_the_release_before_goes_on_with_the_mark_of_a_topic(
+    kafka_server: KafkaServer, topic: Callable[..., str], release: Path
+) -> None:
+    """What a topic tells others is beside the mark; the older release leaves it there, and it is of no batch then."""
+    name = topic(2)
+    sink, key = Topic(kafka_server.bootstrap, name), MarkKey("orders", "")
+    way = sink.prepare(memory(), Guarantee.EXACTLY_ONCE)
+    batch = Batch("orders", "token", 5, (OffsetRange(*A, 0, 9),))
+    mark = OutputMark.of(batch)
+    turn = Turn(sink._slot(key))
+    turn.write([], Saying(turn.take(), 5, str(mark), as_text(told(key, mark, batch.lines()), 2_000)))
+    assert [each.ranges for each in sink.held(key).batches] == [batch.ranges]
+    assert _by(release, "older_topic.py", f"{kafka_server.bootstrap}\n{name}\norders") == str(mark)
+    [found] = sink.held(key).batches
+    assert (found.batch, found.ranges) == ("orders/older/6", None)
+    assert way.seen(key).mark == OutputMark(6, "older", "0" * 16)
+    assert values(kafka_server.bootstrap, name) == ["older"]
 
 
 def test_a_format_that_no_release_has_is_refused() -> None:

@@ -27,9 +27,10 @@ from offsetkeeper.errors import OffsetkeeperError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.kafka.start_plan import Subscription, ask_plan
-from offsetkeeper.kafka.transactions import Saying
+from offsetkeeper.kafka.transactions import Saying, Turn
 from offsetkeeper.monitor.app import _lag_json
 from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.operate.holds import held_in_topic
 from offsetkeeper.readers.consume import read
 from offsetkeeper.readers.source import Source
 from offsetkeeper.sinks import Topic
@@ -178,6 +179,14 @@ def lands(scene: Scene) -> None:
     assert values(scene.guarded.server.bootstrap, scene.name("results")) == ["milk", "tea"]
 
 
+def shows(scene: Scene) -> None:
+    results, key = scene.name("results"), MarkKey(scene.name("shop"), "")
+    turn = Turn(Topic(scene.guarded.server.bootstrap, results)._slot(key), writes=False)
+    turn.write([], Saying(turn.take(), 1, str(mark(1))))
+    [found] = held_in_topic(results, key, scene.guarded.brokers, scene.options).batches
+    assert found.batch == f"{key.group}/token/1"
+
+
 def keeps(scene: Scene) -> None:
     group = scene.name("shop")
     with closing(open_store(scene.kafka_store)) as store:
@@ -209,6 +218,7 @@ DOES: dict[str, Callable[[Scene], object]] = {
     "`reset`, `undo`, `rewind`": resets,
     "`doctor`": examines,
     "sink `Topic`": lands,
+    "`holds` of a `Topic`": shows,
     "store `kafka://`": keeps,
     "store `kafka://`, only looked at": looks,
 }

@@ -1026,6 +1026,8 @@ def test_drivers_that_are_killed_while_they_land_leave_each_batch_once(tmp_path:
     last = int(done.stdout)
     assert last > kills // 50
     assert Counter(lake.rows("orders")) == Counter(row for n in range(1, last + 1) for row in records(batch_of(n)))
+    told = held("shop.orders", CATALOG, lake.properties).batches
+    assert [(each.batch, each.ranges) for each in told] == [(b.id, b.ranges) for b in map(batch_of, range(1, last + 1))]
 
 
 class TestS3:

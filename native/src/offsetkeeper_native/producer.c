@@ -182,19 +182,21 @@ EXPORT int ok_produce(producer_t *p, const struct ArrowArray *rows, void **topic
 }
 
 /* ---- Transactions ---- */
-/* Sends an offset with its text to the transaction, for a group. Returns an error of librdkafka's, or NULL; `*short_of`
- * says whether memory is. */
-EXPORT void *ok_send_offset(producer_t *p, const char *topic, int64_t offset, const char *text, const char *group,
-                            int wait_ms, int *short_of) {
-    size_t size = strlen(text);
-    void *list = rk_topic_partition_list_new(1), *metadata = rk_consumer_group_metadata_new(group), *error = NULL;
-    topic_partition_t *one = list ? rk_topic_partition_list_add(list, topic, 0) : NULL;
-    void *copy = one ? rk_mem_malloc(p->client, size + 1) : NULL; /* the list frees it */
-    *short_of = !copy || !metadata;
-    if (copy) {
+/* Sends an offset to the transaction, for a group: of the topic's partitions from 0 on, each with its text. Returns an
+ * error of librdkafka's, or NULL; `*short_of` says whether memory is. */
+EXPORT void *ok_send_offset(producer_t *p, const char *topic, int64_t offset, const char **texts, int count,
+                            const char *group, int wait_ms, int *short_of) {
+    void *list = rk_topic_partition_list_new(count), *metadata = rk_consumer_group_metadata_new(group), *error = NULL;
+    *short_of = !list || !metadata;
+    for (int i = 0; i < count && !*short_of; i++) {
+        size_t size = strlen(texts[i]) + 1;
+        topic_partition_t *one = rk_topic_partition_list_add(list, topic, i);
+        void *copy = one ? rk_mem_malloc(p->client, size) : NULL; /* the list frees it */
+        *short_of = !copy;
+        if (!copy) break;
         one->offset = offset;
-        one->metadata = memcpy(copy, text, size + 1);
-        one->metadata_size = size + 1; /* confluent-kafka sends the NUL too, and does not find the end without it */
+        one->metadata = memcpy(copy, texts[i], size);
+        one->metadata_size = size; /* confluent-kafka sends the NUL too, and does not find the end without it */
     }
     if (!*short_of) error = rk_send_offsets_to_transaction(p->client, list, metadata, wait_ms);
     if (list) rk_topic_partition_list_destroy(list);

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["INTERFACE", "Producer", "Unusable", "__version__", "columns", "library"]
-INTERFACE = 1
+INTERFACE = 2
 """Rises whenever an older offsetkeeper could not use this any more."""
 _MOST_TOLD, _TEXT, _WHY = 20, 512, 1024
 _NO_MEMORY = "there is no memory to write to Kafka"
@@ -42,7 +42,10 @@ _OURS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ok_forget_news": (None, (c_void_p,)),
     "ok_topic": (c_void_p, (c_void_p, c_char_p, POINTER(c_int))),
     "ok_produce": (c_int, (c_void_p, POINTER(_Array), POINTER(c_void_p), POINTER(c_int64))),
-    "ok_send_offset": (c_void_p, (c_void_p, c_char_p, c_int64, c_char_p, c_char_p, c_int, POINTER(c_int))),
+    "ok_send_offset": (
+        c_void_p,
+        (c_void_p, c_char_p, c_int64, POINTER(c_char_p), c_int, c_char_p, c_int, POINTER(c_int)),
+    ),
     "ok_close_producer": (None, (c_void_p,)),
 }
 _THEIRS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # of rdkafka.h, after "rd_kafka_"
@@ -208,11 +211,13 @@ class Producer:
         """See `init_transactions`."""
         self._transact("begin_transaction")
 
-    def send_offset_to_transaction(self, topic: str, offset: int, text: str, group: str, wait_s: float) -> None:
-        """Send an offset of the topic's partition 0, with its text, for a group."""
-        raw, short = _texts([topic, text, group]), c_int()
+    def send_offset_to_transaction(
+        self, topic: str, offset: int, texts: Sequence[str], group: str, wait_s: float
+    ) -> None:
+        """Send an offset of the topic's partitions from 0 on, each with its text, for a group."""
+        raw, names, short = _texts(texts), _texts([topic, group]), c_int()
         error = self._ours.ok_send_offset(
-            self._open(), raw[0], offset, raw[1], raw[2], round(wait_s * 1000), byref(short)
+            *(self._open(), names[0], offset, raw, len(texts), names[1], round(wait_s * 1000), byref(short))
         )
         if short:
             raise MemoryError(_NO_MEMORY)

@@ -15,8 +15,18 @@ from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.store import EVERY_ENTRY
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.operate.holds import Kind, compare, compare_with, ends_for_reset, held_in, newer_names, spreads
+from offsetkeeper.operate.holds import (
+    Kind,
+    compare,
+    compare_with,
+    ends_for_reset,
+    held_in,
+    held_in_topic,
+    newer_names,
+    spreads,
+)
 from offsetkeeper.sinks.held import Held
+from offsetkeeper.sinks.sink import MarkKey
 
 _SHOWN = 20
 
@@ -25,7 +35,8 @@ def holds(
     place: Annotated[
         str,
         typer.Argument(
-            help="A path or URI of a Delta table, a path of a folder of Files, or the name of an Iceberg table."
+            help="A path or URI of a Delta table, a path of a folder of Files, or the name of an Iceberg table or of a"
+            " topic."
         ),
     ],
     *,
@@ -34,6 +45,9 @@ def holds(
         list[str] | None,
         typer.Option(help="A storage option of deltalake, or a property of the catalog, as name=value; repeatable."),
     ] = None,
+    brokers: Annotated[str, typer.Option(help="Kafka's brokers, as host:port,host:port, if it is a topic.")] = "",
+    kafka: options.Kafka = None,
+    prefix: Annotated[str, typer.Option(help="The prefix of Topic(…), if it has another one.")] = "offsetkeeper",
     group: Annotated[str, typer.Option(help="Show only this consumer group.")] = "",
     output: Annotated[str, typer.Option(help="Show only the output of this name.")] = "",
     batches: Annotated[bool, typer.Option("--batches", help="List each batch.")] = False,
@@ -45,20 +59,30 @@ def holds(
 ) -> None:
     """Show which offsets an output holds, by its own metadata, with gaps and overlaps.
 
+    A topic tells of its last batch alone: give --brokers and --group, and --output if there are several.
+
     With a store, they are compared with the group's ledger too. Exit code 1 if something does not fit. The meaning of
     each finding: https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
 
     Example: offsetkeeper holds /data/orders --store sqlite:///offsets.db
     """
-    chosen = options.settings(store)
+    chosen = options.settings(store, brokers, kafka)
     given = dict(options.pair("--option", each) for each in option or [])
+    if brokers:
+        _check_topic(group, catalog, export=export)
+
+    def look() -> Held:
+        if brokers:
+            return held_in_topic(place, MarkKey(group, output), brokers, chosen.clients, prefix)
+        return held_in(place, catalog, given)
+
     if export and not (chosen.store and group):
         raise SettingsError("--export needs the group's ledger: give --group and --store")
     known: dict[str, tuple[Snapshot, Sequence[Entry]]] = {}
     if chosen.store:  # the ledger, then the output, then the ledger: a run may go on meanwhile
-        groups = {group} if group else {each.group for each in held_in(place, catalog, given).batches}
+        groups = {group} if group else {each.group for each in look().batches}
         known = {name: _ledger(chosen, name) for name in groups}
-    held = held_in(place, catalog, given)
+    held = look()
     some = [each for each in held.batches if group in {"", each.group} and output in {"", each.output}]
     owners = sorted({(each.group, each.output) for each in some}) or [(name, output) for name in known]
     parts = []
@@ -74,6 +98,13 @@ def holds(
         _say(place, held, parts, batches=batches)
     if any(each.findings for each in parts):
         raise typer.Exit(1)
+
+
+def _check_topic(group: str, catalog: str, *, export: bool) -> None:
+    if catalog or not group:
+        raise SettingsError("--brokers is for a topic: give --group too, and no --catalog")
+    if export:
+        raise SettingsError("--export: a topic tells of its last batch alone. Ask its rows for their offsets")
 
 
 def _say(place: str, held: Held, parts: Sequence[_Part], *, batches: bool) -> None:
@@ -141,7 +172,7 @@ class _Part:
         dropped = sum(each.dropped for each in held)
         unknown = sum(each.ranges is None for each in held)
         counts = [f"{len(held) - dropped} batches", *([f"{dropped} dropped"] if dropped else [])]
-        counts += [f"{unknown} of an older release, without offsets"] if unknown else []
+        counts += [f"{unknown} without offsets"] if unknown else []
         title = f"group {shown(self.group)}, {listed_name(shown(self.output))}: {', '.join(counts)}"
         if batches:
             lines = [(b.place, b.batch, *r) for b in held for r in b.ranges or ()]

@@ -60,6 +60,11 @@ class Settings:
     topics: tuple[str, ...] = ()
     alerts: dict[str, Any] = field(default_factory=dict, repr=False)
 
+    @property
+    def clients(self) -> dict[str, str]:
+        """Librdkafka's settings without the isolation, which is an argument of its own."""
+        return {name: value for name, value in self.kafka.items() if name != _ISOLATION}
+
 
 def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None) -> Settings:
     """Return the given settings, completed from the TOML file: `OFFSETKEEPER_CONFIG`, or offsetkeeper.toml here.
@@ -190,9 +195,8 @@ def open_cluster(chosen: Settings) -> Iterator[KafkaCluster]:
         raise SettingsError(
             "no brokers: give --brokers, set OFFSETKEEPER_BROKERS, or write `brokers = …` in offsetkeeper.toml"
         )
-    others = {name: value for name, value in chosen.kafka.items() if name != _ISOLATION}
     isolation = check_isolation(chosen.kafka.get(_ISOLATION, "read_committed"))
-    with KafkaCluster(chosen.brokers, others, isolation=isolation, timeout_s=_RETRY_TIMEOUT_S) as cluster:
+    with KafkaCluster(chosen.brokers, chosen.clients, isolation=isolation, timeout_s=_RETRY_TIMEOUT_S) as cluster:
         yield cluster
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from offsetkeeper.demo import orders, poison
 from offsetkeeper.demo.orders import Order
 from offsetkeeper.demo.poison import Letter
-from offsetkeeper.operate.holds import held_in
+from offsetkeeper.operate.holds import held_in, held_in_topic
+from offsetkeeper.sinks.sink import MarkKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -190,7 +191,10 @@ def _read_iceberg(folder: str) -> Iterable[Order]:
 OUTPUTS: Mapping[str, Output] = MappingProxyType(
     {
         "table": Output(lambda store, _brokers, _folder: store, _make_table, _open_table, orders.parse, _read_table),
-        "topic": Output(lambda _store, brokers, _folder: brokers, _make_topic, _open_topic, _as_values, _read_topic),
+        "topic": Output(
+            *(lambda _store, brokers, _folder: brokers, _make_topic, _open_topic, _as_values, _read_topic),
+            held=lambda brokers: held_in_topic(_TOPIC, MarkKey("demo", ""), brokers),
+        ),
         "files": Output(
             lambda _store, _brokers, folder: folder, lambda _: None, _open_files, orders.checked, _read_files, held_in
         ),

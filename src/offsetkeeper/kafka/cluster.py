@@ -255,13 +255,23 @@ class KafkaCluster(Cluster):
     def unverified(self) -> dict[str, str]:
         """Return the brokers that do not verify transactions, each with the setting that tells; see `verification`.
 
+        One whose settings are not known is left out; see `shown_by_brokers`.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see `Cluster`; no broker tells which there are.
+        """
+        return unverified(self.nodes(), self.shown_by_brokers())
+
+    def shown_by_brokers(self) -> dict[str, dict[str, str]]:
+        """Return the settings of brokers by their ids.
+
         Each is asked once. One that does not answer within 3 seconds, or does not show its settings, is left out.
 
         Raises:
             BrokerUnavailable, NotAuthorized: see `Cluster`; no broker tells which there are.
         """
-        nodes, admin, told = self.nodes(), library().admin, {}
-        asked = {id_: admin.ConfigResource(admin.ConfigResource.Type.BROKER, id_) for id_ in nodes}
+        admin, told = library().admin, {}
+        asked = {id_: admin.ConfigResource(admin.ConfigResource.Type.BROKER, id_) for id_ in self.nodes()}
         futures = {
             id_: self._admin.client.describe_configs([resource], request_timeout=_QUICK_S)[resource]
             for id_, resource in asked.items()
@@ -269,7 +279,7 @@ class KafkaCluster(Cluster):
         for id_, future in futures.items():
             with suppress(library().KafkaException):
                 told[id_] = {name: entry.value for name, entry in future.result().items()}
-        return unverified(nodes, told)
+        return told
 
     def nodes(self) -> dict[str, tuple[str, int]]:
         """Return the advertised host and port of each broker, by its id.

@@ -209,6 +209,7 @@ FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 """A message was given up because its transaction has failed; the message does not have the cause."""
 TOO_LONG = "INVALID_TRANSACTION_TIMEOUT"
+LONG_TEXT = "OFFSET_METADATA_TOO_LARGE"
 TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE"})
 OF_RECORD = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
 """Refusals of a request that one message alone causes; the last is what its neighbours get."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger("offsetkeeper.producers")
-_INTERFACE = 1
+_INTERFACE = 2
 # Kafka's own topic, which brokers make for transactional producers. Of a topic of users, the question could make it.
 _OF_TRANSACTIONS = "__transaction_state"
 
@@ -70,8 +70,10 @@ class TransactionalProducer(Protocol):
     def begin_transaction(self) -> None:
         """Begin."""
 
-    def send_offset_to_transaction(self, topic: str, offset: int, text: str, group: str, wait_s: float, /) -> None:
-        """Send an offset of the topic's partition 0, with its text, for a group."""
+    def send_offset_to_transaction(
+        self, topic: str, offset: int, texts: Sequence[str], group: str, wait_s: float, /
+    ) -> None:
+        """Send an offset of the topic's partitions from 0 on, each with its text, for a group."""
 
     def commit_transaction(self, wait_s: float, /) -> None:
         """Commit."""
@@ -154,10 +156,17 @@ class PythonProducer:
                 else:
                     break
 
-    def send_offset_to_transaction(self, topic: str, offset: int, text: str, group: str, wait_s: float) -> None:  # noqa: ARG002
+    def send_offset_to_transaction(
+        self,
+        topic: str,
+        offset: int,
+        texts: Sequence[str],
+        group: str,  # noqa: ARG002 - the protocol's
+        wait_s: float,
+    ) -> None:
         """See `TransactionalProducer`. Its group is that of the consumer that it was made with."""
-        sent = library().TopicPartition(topic, 0, offset, metadata=text)
-        self._producer.send_offsets_to_transaction([sent], self._group(), wait_s)
+        sent = [library().TopicPartition(topic, number, offset, metadata=text) for number, text in enumerate(texts)]
+        self._producer.send_offsets_to_transaction(sent, self._group(), wait_s)
 
 
 def _values(column: pa.Array) -> Iterator[Any]:

@@ -1,7 +1,8 @@
 """Transactions of one producer at a time, and the text that the last one has left. Executors use it too.
 
 A slot is a transactional id and the consumer group with the same name. A transaction writes messages, and commits an
-offset of that group whose metadata is a text: either both are written or neither. A producer that takes the slot ends
+offset of that group whose metadata is a text: either both are written or neither. It may commit a second text, for
+others to read, on the next partition. A producer that takes the slot ends
 the transaction of the producer before it. So the text that it then reads does not change until it writes, or until
 another producer takes the slot.
 """
@@ -28,7 +29,17 @@ from offsetkeeper.errors import (
     UnknownTopic,
 )
 from offsetkeeper.kafka.clients import library, open_client, redact
-from offsetkeeper.kafka.codes import FENCED, NO_REASON, OF_RECORD, PURGED, TOO_LARGE, TOO_LONG, CodeVerdict, judge
+from offsetkeeper.kafka.codes import (
+    FENCED,
+    LONG_TEXT,
+    NO_REASON,
+    OF_RECORD,
+    PURGED,
+    TOO_LARGE,
+    TOO_LONG,
+    CodeVerdict,
+    judge,
+)
 from offsetkeeper.kafka.producers import Rows, open_transactional
 from offsetkeeper.kafka.tls import is_on
 
@@ -50,11 +61,19 @@ _READ_MARK = {
 
 
 class Saying(NamedTuple):
-    """The text that must exist before a transaction, and the offset and the text that the transaction writes."""
+    """What a transaction says.
+
+    Attributes:
+        before: the text that must exist before it.
+        offset: the offset that it writes.
+        text: the text that it writes.
+        about: a text for people and other programs, on partition 1; empty if there is none. Nothing depends on it.
+    """
 
     before: str | None
     offset: int
     text: str
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,7 @@ class Slot:
 
     Attributes:
         name: name of both.
-        topic: the topic whose partition 0 has the offset.
+        topic: the topic whose partition 0 has the offset, and partition 1 the one with the text for others.
         brokers: `host:port,…`.
         options: settings of librdkafka.
         timeout_s: seconds that brokers may be unavailable.
@@ -87,6 +106,15 @@ class Slot:
         except SinkError:  # a live transaction ends sooner; an open one looks like no answer
             return Turn(self, writes=False).take()
 
+    def shown(self) -> tuple[str | None, str | None]:
+        """Return the text of the last transaction, and that for others. No transaction is ended by this.
+
+        Raises:
+            SinkError, Refused: they could not be read, as while a transaction is open.
+        """
+        text, about = _Look(self).texts(self.timeout_s, 2)
+        return text, about
+
 
 class _Look:
     """A consumer in the slot's group."""
@@ -105,13 +133,18 @@ class _Look:
             self.consumer.committed([library().TopicPartition(self._slot.topic, 0)], _CONNECT_S)
 
     def said(self, seconds: float) -> str | None:
-        asked = library().TopicPartition(self._slot.topic, 0)
+        return self.texts(seconds, 1)[0]
 
-        def ask(left_s: float) -> str | None:
-            [found] = self.consumer.committed([asked], min(max(left_s, 0.5), _TRY_S))
-            if found.error:
-                raise library().KafkaException(found.error)
-            return None if found.offset < 0 else str(found.metadata or "")
+    def texts(self, seconds: float, count: int) -> list[str | None]:
+        """Return the texts on the topic's partitions from 0 on; None where there is none."""
+        asked = [library().TopicPartition(self._slot.topic, number) for number in range(count)]
+
+        def ask(left_s: float) -> list[str | None]:
+            found = self.consumer.committed(asked, min(max(left_s, 0.5), _TRY_S))
+            for each in found:
+                if each.error:
+                    raise library().KafkaException(each.error)
+            return [None if each.offset < 0 else str(each.metadata or "") for each in found]
 
         try:
             return retry(_passes, seconds, ask)
@@ -153,6 +186,11 @@ class _Look:
         if told.name() == TOO_LONG:
             ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
             return Refused(f"{where}. {_TIMEOUT}={ms} is above the brokers' transaction.max.timeout.ms")
+        if told.name() == LONG_TEXT:
+            return Refused(
+                f"{where}. Raise offset.metadata.max.bytes of the brokers to 4096, as it comes; or allow "
+                "DESCRIBE_CONFIGS on the cluster, so that Topic(…) sees it and writes shorter texts"
+            )
         if told.name() in TOO_LARGE:
             return RowMismatch(
                 f"{where}. Raise message.max.bytes in kafka={{…}} of Topic(…), and max.message.bytes of the topic"
@@ -293,8 +331,8 @@ class Turn:
         retry(_passes, self._slot.timeout_s, lambda left_s: self._send_offset(saying, max(left_s, 0.5)))
 
     def _send_offset(self, saying: Saying, wait_s: float) -> None:
-        slot = self._slot
-        self._producer.send_offset_to_transaction(slot.topic, saying.offset, saying.text, slot.name, wait_s)
+        slot, texts = self._slot, [saying.text, *filter(None, [saying.about])]
+        self._producer.send_offset_to_transaction(slot.topic, saying.offset, texts, slot.name, wait_s)
 
     def _settle(self, error: Any, saying: Saying, took_s: float, *, committing: bool) -> None:
         """Find out the outcome of the transaction; return if it is done, by this producer or a copy of it."""

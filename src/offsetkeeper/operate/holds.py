@@ -21,8 +21,11 @@ from offsetkeeper.errors import Refused, listed
 from offsetkeeper.sinks.files.folder import HIDDEN, held_batches
 from offsetkeeper.sinks.files.local import LocalTree
 from offsetkeeper.sinks.held import Held, HeldBatch
+from offsetkeeper.sinks.sink import MarkKey
+from offsetkeeper.sinks.topic import Topic
 
 _LETTERS = ""  # in the place of a batch
+_TIMEOUT_S = 10.0
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -102,6 +105,25 @@ def held_in(place: str, catalog: str = "", options: Mapping[str, str] = NO_OPTIO
     if path.joinpath(HIDDEN).is_dir():
         return held_batches(LocalTree(str(path)))
     raise Refused(f"{place} is no Delta table, and no folder of Files: give --catalog for an Iceberg table")
+
+
+def held_in_topic(
+    name: str, key: MarkKey, brokers: str, kafka: Mapping[str, str] = NO_OPTIONS, prefix: str = "offsetkeeper"
+) -> Held:
+    """Return the last batch that the slots of a `Topic` have; older ones are not told.
+
+    Args:
+        name: the topic with the marks.
+        key: the group and the output.
+        brokers: `host:port,host:port`.
+        kafka: settings of librdkafka.
+        prefix: the `prefix` of `Topic`.
+
+    Raises:
+        SettingsError: an argument is wrong.
+        Refused, SinkError, MarkError: the marks could not be read.
+    """
+    return Topic(brokers, name, kafka=kafka, prefix=prefix, timeout_s=_TIMEOUT_S).held(key)
 
 
 def _delta(address: str, options: Mapping[str, str]) -> Held:

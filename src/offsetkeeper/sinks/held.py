@@ -1,7 +1,7 @@
 """Which batches an output holds, as the output's own metadata tells it to everyone. Pure.
 
 An Iceberg table has it in the summary of a snapshot, a Delta table in the information on a commit, a folder of `Files`
-in the file `_offsetkeeper` of each batch:
+in the file `_offsetkeeper` of each batch, a topic beside the mark of its last batch:
 
     offsetkeeper.group    the consumer group
     offsetkeeper.batch    the id of the batch: group/token/sequence
@@ -12,6 +12,7 @@ in the file `_offsetkeeper` of each batch:
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
@@ -35,7 +36,8 @@ class HeldBatch(NamedTuple):
         group: the consumer group.
         output: name of the output; empty if it is the only one of its program.
         batch: the id of the batch: group/token/sequence.
-        ranges: the offsets of its records; None if the output does not tell them, as an older release wrote the batch.
+        ranges: the offsets of its records; None if the output does not tell them, as an older release wrote the batch,
+            or as they are too many for a topic.
         dropped: whether the batch was dropped, so that the output has none of it.
     """
 
@@ -54,6 +56,12 @@ class HeldBatch(NamedTuple):
             return None
         ranges = () if dropped else parse_ranges(told.get(_OFFSETS))
         return cls(place, told[_GROUP], str(told.get(_OUTPUT, "")), batch, ranges, dropped)
+
+    @classmethod
+    def untold(cls, place: str, key: MarkKey, mark: OutputMark) -> Self:
+        """Return the batch of a mark that tells no offsets."""
+        batch = batch_id(key.group, mark.token, mark.sequence)
+        return cls(place, *key, batch, () if mark.void else None, mark.void)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; `ranges` are lists of topic, partition, start and end, or null."""
@@ -91,6 +99,15 @@ def told(key: MarkKey, mark: OutputMark, offsets: str | None) -> dict[str, str]:
     if key.output:
         about[_OUTPUT] = key.output
     return about | ({_DROPPED: "true"} if offsets is None else {_OFFSETS: offsets})
+
+
+def as_text(about: Mapping[str, str], longest: int) -> str:
+    """Return what an output tells of a batch as JSON of at most so many characters.
+
+    Without the offsets if they are too long; empty if the rest is too long as well.
+    """
+    texts = (json.dumps(about), json.dumps({name: value for name, value in about.items() if name != _OFFSETS}))
+    return next((text for text in texts if len(text) <= longest), "")
 
 
 def tells(about: Mapping[str, Any], key: MarkKey, mark: OutputMark) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.batch import Batch, batch_id
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.executors import our_error
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.outside import load_json
@@ -367,14 +367,8 @@ def held_batches(tree: Tree) -> held.Held:
         begins = link.next
         if link.mark is not None and link.mark.sequence == number:  # else the number was only passed
             told = held.HeldBatch.of(name, load_json(content))
-            found.append(told or _untold(name, link.key, link.mark))
+            found.append(told or held.HeldBatch.untold(name, link.key, link.mark))
     return held.Held(tuple(found), ", ".join(lacks))
-
-
-def _untold(name: str, key: MarkKey, mark: OutputMark) -> held.HeldBatch:
-    """Return the batch of a link that an older release wrote: without its offsets."""
-    batch = batch_id(key.group, mark.token, mark.sequence)
-    return held.HeldBatch(name, *key, batch, () if mark.void else None, mark.void)
 
 
 def _numbers(names: Iterable[str]) -> list[int]:

@@ -18,6 +18,7 @@ from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark, lowered, together
 from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.core.offsets import check_topic
+from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import collected, map_in_arrow
 from offsetkeeper.core.store import Store
@@ -38,8 +39,9 @@ from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_producer
 from offsetkeeper.kafka.own_settings import worker_modules
 from offsetkeeper.kafka.transactions import Saying, Slot
-from offsetkeeper.kafka.verification import REMEDY, may_tear
+from offsetkeeper.kafka.verification import REMEDY, may_tear, unverified
 from offsetkeeper.sinks import limits
+from offsetkeeper.sinks.held import Held, HeldBatch, as_text, tells, told
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
 from offsetkeeper.sinks.topic import ends, several, task
 from offsetkeeper.sinks.topic.task import NO_TOPICS, loop
@@ -90,6 +92,8 @@ _OURS = {
 _TIMEOUT = "transaction.timeout.ms"
 _MOST = "transaction.max.timeout.ms"
 _KEPT = "offsets.retention.minutes"
+_LONGEST = "offset.metadata.max.bytes"
+_LONGEST_TEXT = 2_000  # characters; a broker takes 4,096 as it comes
 _DAY_S = 86_400.0
 _UNCLEAN = "unclean.leader.election.enable"
 _LARGEST, _BATCH = "max.message.bytes", "batch.size"
@@ -104,10 +108,11 @@ _SLOTS = " slots="  # between a mark and their number
 
 
 class _Staged(NamedTuple):
-    """Rows, and the partitions they may come from."""
+    """Rows, the partitions they may come from, and the offsets that they are of."""
 
     frame: DataFrame
     sources: frozenset[tuple[str, int]]
+    offsets: str
 
 
 class _Source(NamedTuple):
@@ -145,7 +150,8 @@ class Topic:
     slot of a batch has landed, the batch can be finished only with the same number of slots.
 
     The mark is the offset of a consumer group, `<prefix>.<group>/<output>`, on partition 0 of the topic `name`; the
-    transactional id has the same name. If the topic is deleted, its mark is deleted too.
+    transactional id has the same name. If the topic is deleted, its mark is deleted too. If there is a partition 1, the
+    offset there tells other programs the ranges of the batch.
 
     Executors need confluent-kafka and a connection to the brokers.
 
@@ -208,6 +214,7 @@ class Topic:
         self._mark_topic = check_topic(mark_topic or name or "")
         self._prefix, self._timeout_s = prefix, float(timeout_s)
         self._batching: Mapping[str, str] = {}
+        self._longest_text = 0  # a start finds out whether there is a place for it
         self._cluster: KafkaCluster | None = None  # opened once: each landing asks it
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -252,6 +259,27 @@ class Topic:
         made._source = _Source(cluster, topics)  # noqa: SLF001 - a copy of this one
         return made
 
+    def held(self, key: MarkKey) -> Held:
+        """Return the last batch that each slot of a group and output has; no transaction is ended by this.
+
+        Raises:
+            SinkError, Refused, MarkError: the marks could not be read, as while a transaction is open.
+        """
+        first = self._slot(key)
+        text, about = first.shown()
+        if text is None:
+            return Held((), f"group {first.name} has no mark: it has written no batch here, or Kafka has forgotten it")
+        mark, slots = _parsed(text)
+        batches, behind = [_held("slot 0", key, mark, about)], []
+        for number in range(1, slots):
+            text, _ = self._slot(key, number).shown()
+            other = None if text is None else _parsed(text)[0]
+            if other != mark:
+                behind.append(f"slot {number}")
+                batches += [] if other is None else [HeldBatch.untold(f"slot {number}", key, other)]
+        late = f"; {', '.join(behind)} lacks this batch" if behind else ""
+        return Held((*reversed(batches),), f"a topic tells of its last batch alone{late}")
+
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """Check the settings, the topics and, if the brokers show it, the longest transaction that they allow.
 
@@ -266,11 +294,13 @@ class Topic:
         try:
             open_producer(self._brokers, self._options, "offsetkeeper", lambda _: None, lambda _: None)
             with KafkaCluster(self._brokers, self._options, timeout_s=self._timeout_s) as cluster:
-                missing = sorted(topics - cluster.describe(topics).keys())
+                found = cluster.describe(topics)
+                missing = sorted(topics - found.keys())
                 closed = self._closed_here(cluster)
                 allowed = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
-                unverified = cluster.unverified()
-                told = cluster.settings("topic", {written} - {*missing})
+                brokers = cluster.shown_by_brokers()
+                late = unverified(cluster.nodes(), brokers)
+                shown = cluster.settings("topic", {written} - {*missing})
         except NotAuthorized as error:
             raise Refused(str(error)) from error
         except BrokerError as error:
@@ -284,11 +314,14 @@ class Topic:
             )
         if self._name is not None and self._name in closed:
             raise SettingsError(f"{self!r}: {loop(self._name)}")
-        self._closed, self._batching = closed, _batching(told.get(self._name or "", {}))
-        if told.get(written, {}).get(_UNCLEAN) == "true":
+        self._closed, self._batching = closed, _batching(shown.get(self._name or "", {}))
+        if shown.get(written, {}).get(_UNCLEAN) == "true":
             self._check_elections(written, guarantee)
-        if unverified:
-            log.warning("%r: %s: %s. %s", self, may_tear(unverified), REMEDY, _OWN_ROWS)
+        if late:
+            log.warning("%r: %s: %s. %s", self, may_tear(late), REMEDY, _OWN_ROWS)
+        if len(found[self._mark_topic].partitions) > 1:
+            limits = [int(each[_LONGEST]) for each in brokers.values() if each.get(_LONGEST)]
+            self._longest_text = min([_LONGEST_TEXT, *limits])
         return Lander(
             self._stage,
             self._seen,
@@ -301,13 +334,13 @@ class Topic:
         )
 
     def _check_elections(self, name: str, guarantee: Guarantee) -> None:
-        told = _MAY_LOSE.format(self, name, _UNCLEAN)
+        warning = _MAY_LOSE.format(self, name, _UNCLEAN)
         if guarantee is Guarantee.EXACTLY_ONCE and not self._unclean_elections:
             raise GuaranteeRefused(
-                f"{told}. So exactly once cannot be kept: set it to false; or say unclean_elections=True, and rows "
+                f"{warning}. So exactly once cannot be kept: set it to false; or say unclean_elections=True, and rows "
                 "that an election takes are lost without an error"
             )
-        log.warning("%s: set it to false", told)
+        log.warning("%s: set it to false", warning)
 
     def _closed_here(self, cluster: KafkaCluster) -> Topics:
         """Return the topics of this cluster that no row may go into."""
@@ -332,7 +365,7 @@ class Topic:
             raise SinkMismatch(f"the frame does not fit {self!r}: {'; '.join(problems)}. Nothing was written")
         if self._slots > 1:
             self._check_spark(frame)
-        return _Staged(frame, frozenset((r.topic, r.partition) for r in batch.ranges))
+        return _Staged(frame, frozenset((r.topic, r.partition) for r in batch.ranges), batch.lines())
 
     def _check_spark(self, frame: DataFrame) -> None:
         if not _has_barriers(frame):
@@ -365,8 +398,8 @@ class Topic:
 
     def _kept_s(self) -> float:
         """See `Lander`. The mark is an offset of a group; a day if the brokers do not say it, as before Kafka 2.0."""
-        told = self._ask(lambda cluster: cluster.settings("broker", cluster.nodes()))
-        kept = [float(each[_KEPT]) * 60 for each in told.values() if each.get(_KEPT)]
+        brokers = self._ask(lambda cluster: cluster.settings("broker", cluster.nodes()))
+        kept = [float(each[_KEPT]) * 60 for each in brokers.values() if each.get(_KEPT)]
         return min(kept, default=_DAY_S)
 
     def _ask(self, question: Callable[[KafkaCluster], T]) -> T:
@@ -417,7 +450,8 @@ class Topic:
                 "the same number of slots: start once with it. Nothing was written"
             )
         text = str(mark) if self._slots == 1 or mark.void else f"{mark}{_SLOTS}{self._slots}"
-        saying = Saying(before.text, mark.sequence, text)
+        about = as_text(told(key, mark, staged and staged.offsets), self._longest_text)
+        saying = Saying(before.text, mark.sequence, text, about)
         if staged is None or self._slots == 1:
             self._land_one(self._slot(key), saying, None if staged is None else staged.frame)
         else:
@@ -453,8 +487,8 @@ class Topic:
             if failure is not None and answers[0]["error"] is not None:
                 raise failure
             if failure is not None:
-                told = f"slot {number}: {text}. Other slots have landed; another try writes the rest"
-                raise OutcomeUnknown(told) from failure
+                unknown = f"slot {number}: {text}. Other slots have landed; another try writes the rest"
+                raise OutcomeUnknown(unknown) from failure
 
     def _void(self, key: MarkKey, number: int, mark: OutputMark, slots: int) -> None:
         slot = self._slot(key, number)
@@ -471,6 +505,16 @@ def _batching(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the setting by which a topic takes each batch of small messages; else one of them would be refused."""
     most = int(settings.get(_LARGEST, _BATCH_BYTES))
     return {_BATCH: str(max(1, most))} if most < _BATCH_BYTES else {}
+
+
+def _held(place: str, key: MarkKey, mark: OutputMark, about: str | None) -> HeldBatch:
+    """Return the batch of a mark, with its offsets if the text beside it is of the same batch."""
+    try:
+        found = load_json(about or "{}")
+    except (ValueError, Refused):  # of another program
+        found = {}
+    batch = HeldBatch.of(place, found) if isinstance(found, dict) and tells(found, key, mark) else None
+    return batch or HeldBatch.untold(place, key, mark)
 
 
 def _parsed(said: str) -> tuple[OutputMark, int]:

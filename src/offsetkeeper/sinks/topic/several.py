@@ -111,7 +111,8 @@ def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: A
         accord.written(first=number == 0)
     elif found == saying.before if number == 0 else may_follow(found, saying.offset):
         rows = messages(_traced(batches, share, number), share.name, partitions_of(turn, share.closed))
-        turn.write(rows, saying._replace(before=found), lambda: accord.written(first=number == 0))
+        about = saying.about if number == 0 else ""
+        turn.write(rows, saying._replace(before=found, about=about), lambda: accord.written(first=number == 0))
     else:
         raise MarkMoved(f"group {slot.name!r} at {slot.brokers} has the mark {found!r}; nothing was written there")
     if number == 0:
