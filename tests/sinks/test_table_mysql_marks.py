@@ -317,13 +317,26 @@ def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch_in_mysql(
 
 
 def test_a_server_that_is_read_only_shows_no_mark(mariadb_server: MariaDBServer, shop: str, execute: Query) -> None:
-    """It may be a replica: an older mark would say that rows are lost, which are there."""
+    """It may be a replica: an older mark would say that rows are lost, which are there. A kept connection is asked too.
+
+    This user may write into such a server.
+    """
     way = lander(mariadb_server.url(shop))
     way.land(KEY, way.seen(KEY), mark := OutputMark.of(batch_of(1)), None)
+    seen = way.seen(KEY)
     execute("set global read_only = 1")
     try:
-        with pytest.raises((SinkError, StoreUnavailable), match="read-only for now, or a replica"):
-            lander(mariadb_server.url(shop))
+        for act in (
+            lambda: way.land(KEY, seen, OutputMark.of(batch_of(2)), None),
+            lambda: lander(mariadb_server.url(shop)),
+        ):
+            with pytest.raises((SinkError, StoreUnavailable), match="read-only for now, or a replica"):
+                act()
+        execute("set global read_only = 0")
+        way.seen(KEY)
+        execute("set global read_only = 1")
+        with pytest.raises(SinkError, match="read-only for now, or a replica"):
+            way.seen(KEY)
     finally:
         execute("set global read_only = 0")
     assert lander(mariadb_server.url(shop)).seen(KEY).mark == mark

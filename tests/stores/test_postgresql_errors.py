@@ -186,6 +186,18 @@ def test_a_database_that_is_read_only_for_now_is_worth_another_try(open_store: O
     assert store.load("g") == Snapshot("g")
 
 
+def test_a_connection_whose_session_is_read_only_is_not_kept(open_store: Opener, url: str) -> None:
+    """As behind a pooler whose server was demoted. A run tried again on the old connection until it gave up."""
+    store = open_store(url)
+    store.load("g")
+    with store._connections.lend() as connection:
+        connection.execute("SET default_transaction_read_only = on")
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        store.apply(rewind(Snapshot("g"), 1))
+    store.apply(change := rewind(Snapshot("g"), 2))
+    assert store.load("g") == change.after
+
+
 def test_a_server_may_stand_in_the_settings_of_a_url(
     open_store: Opener, server: PostgreSQLServer, database: str
 ) -> None:

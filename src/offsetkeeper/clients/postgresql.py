@@ -29,6 +29,7 @@ _OWN = ("schema", "table", "history", "timeout")
 _FILES = ("sslkeylogfile", "servicefile")
 # A wait that has no limit, as of a merge or of COPY, ends half a minute after the server's host has vanished.
 _VANISHED = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
+_READ_ONLY = "25006"
 T = TypeVar("T")
 
 # libpq has no error codes for failed connections, only texts. With a server in another language, such errors are
@@ -170,7 +171,7 @@ def _refuse_senders(found: Mapping[str, object]) -> None:
 
 
 class Connections(Pool[Connection]):
-    """Connections of one store, kept unless they are broken or still in a transaction.
+    """Connections of one store, kept unless they are broken, still in a transaction, or to a read-only server.
 
     `lend` raises StoreUnavailable if the server cannot be reached, and Refused if it refuses the user, the
     password or the database.
@@ -253,6 +254,8 @@ class Connections(Pool[Connection]):
         broken = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
         if connection.closed or broken or state.startswith(("08", "57P")):
             return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}")
+        if state == _READ_ONLY:
+            connection.close()  # a new one may lead to the primary
         if state.startswith(POSTGRESQL_PASSING):
             return StoreUnavailable(f"{self._address}: nothing was written: {error}")
         return refused(f"{self._address}: PostgreSQL refused, and nothing was written: {error}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from typing import TypeVar
 
 from offsetkeeper.clients.mysql import Connection, Connections, read_url
 from offsetkeeper.clients.mysql_server import IS_READ_ONLY, refuse_read_only
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.sinks.staged_table import ServerDatabase
 
+T = TypeVar("T")
 # All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text. Rows that
 # are sent along are in UTF-8, also after a block that has set another character set.
 RELIED_ON = {
@@ -63,7 +64,7 @@ class MySQLDatabase(ServerDatabase[Connection]):
         self._timeout = read.settings.timeout
         timeouts = {"read_timeout": self._timeout, "write_timeout": self._timeout}
         executors = {**library, **timeouts, "charset": "utf8mb4", "autocommit": None}
-        connections = Connections(read, library, partial(_prepare, read.address), several=True)
+        connections = Connections(read, library, _prepare, several=True)
         super().__init__(read.address, executors, connections)
 
     @contextmanager
@@ -73,9 +74,17 @@ class MySQLDatabase(ServerDatabase[Connection]):
         with self._connections.request(connection):
             yield
 
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        def checked(connection: Connection) -> T:
+            self._refuse_read_only(connection)
+            return work(connection)
+
+        return super()._run(checked)
+
     def _transact(self, connection: Connection, work: Callable[[Connection], None]) -> None:
         try:
             with self.request(connection):
+                self._refuse_read_only(connection)
                 # A driver that stalls here holds its locks only as long as another run waits for them.
                 connection.execute(f"SET SESSION wait_timeout = {connection.locks}")
                 connection.begin()
@@ -88,14 +97,17 @@ class MySQLDatabase(ServerDatabase[Connection]):
         finally:
             connection.drop()  # its session has a setting of this transaction
 
+    def _refuse_read_only(self, connection: Connection) -> None:
+        """Check that the server takes changes; one may be demoted while a connection to it is kept.
 
-def _prepare(address: str, connection: Connection) -> None:
-    """Set up a new connection. It is not a method: a pool that refers to its session is never collected.
+        Raises:
+            StoreUnavailable: it is read-only. A replica that is behind would show a mark that is no more.
+        """
+        [read_only] = connection.execute(IS_READ_ONLY).fetchall()
+        refuse_read_only(self.address, read_only)
 
-    Raises:
-        StoreUnavailable: the server is read-only. A replica that is behind would show a mark that is no more.
-    """
-    [read_only] = connection.execute(IS_READ_ONLY).fetchall()
-    refuse_read_only(address, read_only)
+
+def _prepare(connection: Connection) -> None:
+    """Set up a new connection. It is not a method: a pool that refers to its session is never collected."""
     for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {connection.locks}"):
         connection.execute(statement)
