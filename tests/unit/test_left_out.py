@@ -127,6 +127,19 @@ def test_a_pending_batch_is_not_given_up_for_one_answer(scene: Scene, guarantee:
     assert scene.rows("one") == ALL
 
 
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE])
+def test_a_pending_batch_of_a_topic_that_was_made_again_is_waited_for_once(
+    scene: Scene, clock: StillEnvironment, guarantee: Guarantee
+) -> None:
+    """The plan after it believes the answer that has stayed."""
+    scene.meanwhile = [fail]
+    with pytest.raises(RuntimeError, match="dead"):
+        scene.run("one", guarantee=guarantee)
+    before, scene.broker.topic_id = clock.seconds, "made again"
+    scene.run("one", guarantee=guarantee, policies=Policies(recreated="beginning", pending="drop"))
+    assert 5 <= clock.seconds - before < 10
+
+
 def test_a_batch_is_not_read_again_for_one_answer_before_its_commit(scene: Scene) -> None:
     scene.meanwhile = [lambda: forget(scene, {0, 1})]
     scene.run("one")

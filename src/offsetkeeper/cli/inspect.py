@@ -184,7 +184,7 @@ def plan(
             typer.echo(f"{nothing}: this would be the first start", err=True)
         differing = () if options.missing_file(ledger.store) else options.say_edited(ledger)
         pending = ledger.snapshot.pending
-        problems = unreadable_ranges(cluster, pending, ledger.snapshot.positions) if pending else []
+        problems = unreadable_ranges(cluster, pending, ledger.snapshot.positions).reasons if pending else []
         reads = tuple(topic or chosen.topics or ())
         ahead = outlook(ledger.snapshot, problems, guarantee, policies, reads)
         topics = reads or tuple(sorted(topics_read(replace(ledger.snapshot, positions=ahead.positions))))

@@ -60,7 +60,7 @@ class Batches:
         ledger: ledger of the group.
         stop: ends the attempts of a batch.
         plan: plans anew, before a batch is dropped while the run reads.
-        doubted: what the last plan has doubted, and found to stay so; see `whole`.
+        doubted: what was doubted since the last plan, and found to stay so; see `whole`.
         quarantined: number of records that went into the dead letters.
         delivery: delivers into the outputs.
         quarantine: cuts batches that fail, and has the dead letters; None if records that fail stop the run.
@@ -399,9 +399,11 @@ class Batches:
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
         cluster, positions, doubted = self.asked.cluster, self.ledger.snapshot.positions, self.doubted
-        return self.asked.pace.patiently(
+        reasons, stays = self.asked.pace.patiently(
             BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions, doubted)
         )
+        self.doubted = {**doubted, **stays}  # the next plan spends no time on the same again
+        return reasons
 
     def _landings(self) -> dict[str, Landing]:
         anew = self._anew()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from offsetkeeper.core.batch import Batch, after
 from offsetkeeper.core.bounds import Bounds, Standing, cut_text, standing_of, unreadable
@@ -84,6 +84,18 @@ class Subscription:
         return "offsets given" if isinstance(self.start, Mapping) else str(self.start)
 
 
+class Unreadable(NamedTuple):
+    """What Kafka says of a batch that was begun.
+
+    Attributes:
+        reasons: for each range that cannot be read again, why.
+        doubted: the answers that were doubted, and stayed; see `whole`.
+    """
+
+    reasons: list[str]
+    doubted: Doubted
+
+
 def check_offsets(offsets: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, int]:
     """Return offsets by partition, with each key as a `TopicPartition`.
 
@@ -151,8 +163,8 @@ def ask_plan(
 
 def unreadable_ranges(
     cluster: Cluster, batch: Batch, positions: Positions, doubted: Doubted | None = None
-) -> list[str]:
-    """Ask Kafka which ranges of a batch cannot be read again, and return the reason for each.
+) -> Unreadable:
+    """Ask Kafka which ranges of a batch cannot be read again.
 
     Args:
         cluster: Kafka.
@@ -167,8 +179,9 @@ def unreadable_ranges(
     ends = {tp: at for tp, at in after(batch, positions).items() if tp in begun}
     asked = topics_of(ends)
     bounds = whole(lambda: cluster.bounds_of_topics(asked), ends, doubted)
+    stays = doubtful(ends, bounds)
     bounds = cluster.with_cuts(ends, cluster.with_open_transactions(ends, bounds))
-    return unreadable(batch.ranges, positions, bounds)
+    return Unreadable(unreadable(batch.ranges, positions, bounds), stays)
 
 
 def led_since(cluster: Cluster, positions: Positions, told: Callable[[int], str]) -> dict[TopicPartition, Bounds]:
