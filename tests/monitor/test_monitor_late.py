@@ -15,6 +15,7 @@ from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper.core import environment
 from offsetkeeper.core.store import Store
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.monitor import app
 from offsetkeeper.monitor.app import Site
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.pages import Pages
@@ -116,6 +117,29 @@ def test_polls_that_are_slow_and_end_are_no_poll_that_hangs(scene: Scene) -> Non
 
         _run(look)
         poller.wait(LIMIT_S)
+
+
+def test_an_open_page_hears_that_polls_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page fetches its content where an event has another id than the one before."""
+    monkeypatch.setattr(app, "_HEARTBEAT_S", 0.01)
+    later, collector = Later(), Collector(None, None)  # type: ignore[arg-type] # neither is asked
+
+    async def look() -> None:
+        poller = Poller(collector, EVERY_S, print)
+        listener = app._Events(poller)
+        app._Events.listening.append(listener)
+        told = listener._stream(poller)
+        first = await anext(told)
+        later.ahead_s = LATE_S
+        parts = [await anext(told) for _ in range(5)]
+        app._Events.listening.remove(listener)
+        await told.aclose()  # type: ignore[attr-defined]
+        [hung] = [part for part in parts if part.startswith("id: ")]  # told once; the others are heartbeats
+        assert "no look has ended for 120 s" in hung
+        assert hung.splitlines()[0] != first.splitlines()[0]
+
+    with environment.using(later):
+        _run(look)
 
 
 def _run(look: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -268,12 +268,16 @@ class _Events(StreamingResponse):
                 listening.remove(self)
 
     async def _stream(self, poller: Poller) -> AsyncIterator[str]:
-        """Send the number of each new poll; a page then fetches its content again."""
+        """Send each new view; a page then fetches its content again.
+
+        The id has the time too: a view that is overdue has the number of the poll before it, and so have polls after
+        another start of the server.
+        """
         told = None
         while self in _Events.listening and not poller.stopping:
             view = poller.view
             if view is not told:
                 told = view
-                yield f"id: {view.number}\ndata: {json.dumps(health_json(view))}\n\n"
+                yield f"id: {view.number}-{view.at_ms}\ndata: {json.dumps(health_json(view))}\n\n"
             elif not await poller.next(_HEARTBEAT_S):
                 yield ": still here\n\n"
