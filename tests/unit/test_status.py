@@ -9,7 +9,7 @@ import pytest
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Move, Owner, Snapshot
-from offsetkeeper.core.offsets import Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.operate.lag import Lag, measure, topics_read, total
 from offsetkeeper.operate.status import Point, Status, commit_interval_s, status, thinned
 
@@ -209,6 +209,21 @@ def test_a_run_that_waits_for_its_output_is_told_until_it_goes_on_or_ends() -> N
     assert status(HELD, behind(400), waiting, NOW) is Status.OUTPUT_AWAY
     assert status(HELD, behind(400), entries, NOW) is not Status.OUTPUT_AWAY
     assert status(replace(HELD, owner=None), behind(400), waiting, NOW) is Status.STOPPED
+
+
+@pytest.mark.parametrize(("read_s", "word"), [(901, Status.HELD_BACK), (900, Status.OK)])
+def test_a_transaction_of_unknown_age_counts_as_old_where_nothing_of_its_partition_was_read_since(
+    read_s: int, word: Status
+) -> None:
+    """Who may not read a topic sees short transactions come and go, and knows the age of none."""
+    lags = measure(HELD.positions, {A: Bounds(0, 5, log_end=9)}, NOW)
+    read = replace(commits(5, ago_s=read_s)[0], ranges=(OffsetRange("a", 0, 4, 5),))
+    others = [replace(each, ranges=(OffsetRange("b", 0, 4, 5),)) for each in commits(60)]
+    assert status(HELD, lags, [*others, read], NOW) is word
+    assert status(HELD, CAUGHT_UP, others, NOW) is Status.OK
+    for age_s, known in ((900, Status.OK), (901, Status.HELD_BACK)):
+        dated = measure(HELD.positions, {A: Bounds(0, 5, log_end=9)}, NOW, held_ms={A: NOW - age_s * 1000})
+        assert status(HELD, dated, others, NOW) is known
 
 
 @pytest.mark.parametrize(("pause_s", "most_s"), [(10, 600), (1000, 3000)])

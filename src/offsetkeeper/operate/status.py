@@ -16,7 +16,8 @@ The rules are checked in this order; the first one that holds gives the status:
                   After ten minutes, or three usual commit intervals if these are longer, it counts no more: a run that
                   waits writes one each five minutes
     stalled       records are unread, a run holds the group, and it has been silent for three usual commit intervals
-    held back     a transaction has been open for 15 minutes, and no record after it can be read
+    held back     a transaction has been open for 15 minutes, and no record after it can be read; one of unknown age
+                  counts if no batch of the last 15 minutes has records of its partition: short ones come and go
     growing       the first unread record is older than the usual commit interval, and the lowest backlog rose from
                   interval to interval, four in a row, to more than the highest backlog of the first
     behind        the first unread record is older than three usual commit intervals, and older than 1.5 times the
@@ -149,7 +150,7 @@ def status(
         Status.STOPPED: bool(unread) and not held and not between_runs and snapshot.version > 0,
         Status.OUTPUT_AWAY: held and _is_waiting(entries, max(far_s, _FAR_S), now_ms),
         Status.STALLED: stalled,
-        Status.HELD_BACK: any((lag.held_back_s or 0.0) > OPEN_S for lag in lags),
+        Status.HELD_BACK: _held_back(lags, entries, now_ms),
         Status.GROWING: not between_runs
         and _waits(lags, apart_s)
         and _grown([*points, Point(now_ms, waiting)], apart_s),
@@ -214,6 +215,15 @@ def thinned(points: Sequence[Point], newest: Point, entries: Sequence[Entry]) ->
     near_ms = (commit_interval_s(entries) or _UNKNOWN_S) * 1000 * _APART
     near = bool(points) and 0 <= newest.at_ms - points[-1].at_ms < near_ms  # negative if a clock was set back
     return points if near or newest.waiting is None else (*points[-_KEPT + 1 :], newest)
+
+
+def _held_back(lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> bool:
+    held = [lag for lag in lags if lag.held_back]
+    if any(lag.held_back_s is not None and lag.held_back_s > OPEN_S for lag in held):
+        return True
+    undated = {lag.topic_partition for lag in held if lag.held_back_s is None}
+    newest = takewhile(lambda entry: _ago_s(entry, now_ms) <= OPEN_S, entries) if undated else ()
+    return bool(undated - {each.topic_partition for entry in newest for each in entry.ranges})
 
 
 def _is_waiting(entries: Sequence[Entry], most_s: float, now_ms: int) -> bool:
