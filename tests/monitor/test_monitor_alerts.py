@@ -13,6 +13,7 @@ from offsetkeeper.operate.status import Status
 FAR = Rule("far", "records", limit=100)
 SLOW = Rule("slow", "seconds", limit=60, for_s=30)
 DEAD = Rule("dead", "status", statuses=frozenset({Status.STOPPED, Status.STALLED}))
+WORST = {Status.LOSING_DATA, Status.STOPPED}
 BLIND = Measured(None, None, None, None)
 
 
@@ -79,6 +80,18 @@ def test_where_some_ages_are_not_known_the_others_raise_an_alarm_and_resolve_non
     assert clock.at(30, shop=partly) == ["fired slow shop"]
     assert clock.at(35, shop=seen()._replace(undated=True)) == []
     assert clock.at(40, shop=seen()) == ["resolved slow shop"]
+
+
+def test_records_at_risk_stay_so_while_their_age_is_not_known() -> None:
+    """As where a time-out hides the age of the first unread record: it is no younger since."""
+    clock = Clock(Rule("old", "retention", limit=0.8), Rule("losing", "status", statuses=frozenset(WORST)))
+    assert clock.at(0, shop=seen(retention=0.95, status=Status.LOSING_DATA)) == ["fired old shop", "fired losing shop"]
+    for retention in (0.1, None):
+        unknown = Measured(Status.BEHIND, 5, None, retention, "", undated=True)
+        assert clock.at(5, shop=unknown) == []
+    assert clock.at(10, shop=seen(retention=0.1)) == ["resolved old shop", "resolved losing shop"]
+    assert clock.at(15, shop=seen(status=Status.STOPPED)) == ["fired losing shop"]
+    assert clock.at(20, shop=seen()._replace(undated=True)) == ["resolved losing shop"]  # no age is asked for it
 
 
 def test_an_alarm_whose_notice_was_dropped_is_told_again_while_it_fires() -> None:

@@ -58,7 +58,8 @@ class Measured(NamedTuple):
 
     Attributes:
         unreadable: the reason why the group cannot be read; empty if it was read and measured.
-        undated: whether the age of some unread records is unknown: the oldest may be older than `seconds`.
+        undated: whether the age of some unread records is unknown: the oldest may be older than `seconds`. Those of a
+            partition that was added count.
     """
 
     status: Status | None
@@ -177,7 +178,8 @@ def step(
     notices: list[Notice] = []
     for rule in rules:
         for group, key in ((name, Key(rule.name, name)) for name in _groups(rule, alarms, measured)):
-            before, value = alarms.get(key), _value(rule, measured.get(group))
+            before = alarms.get(key)
+            value = _value(rule, measured.get(group), before)
             unknown = value is None and (group in measured or group in gone)
             holds = None if unknown else bool(value) if rule.what == _UNREADABLE else _holds(rule, value)
             alarm = before if holds is None else _next(rule, key, before, value, now_ms) if holds else None
@@ -252,9 +254,11 @@ def _is_for(rule: Rule, group: str) -> bool:
     return any(fnmatchcase(group, pattern) for pattern in rule.groups)
 
 
-def _value(rule: Rule, found: Measured | None) -> float | str | None:
+def _value(rule: Rule, found: Measured | None, before: Alarm | None) -> float | str | None:
+    """Return what the rule compares; None if unknown. An age that is not known may be the one that raised the alarm."""
     value = None if found is None else getattr(found, rule.what)
-    if found is not None and found.undated and rule.what == "seconds" and not _holds(rule, value):
+    by_age = rule.what in {"seconds", "retention"} or (before is not None and before.value == Status.LOSING_DATA)
+    if found is not None and found.undated and by_age and not _holds(rule, value):
         return None
     return str(value) if isinstance(value, Status) else value
 
