@@ -214,6 +214,15 @@ def test_of_topics_that_are_gone_no_number_is_made_up() -> None:
     assert "nothing is about to go" not in page
 
 
+@pytest.mark.parametrize(("version", "undated"), [(9, True), (0, False)])
+def test_a_partition_that_was_added_may_be_the_oldest_where_its_age_is_not_known(version: int, undated: bool) -> None:  # noqa: FBT001
+    """The alarm was resolved as soon as the others were read. Without a ledger it may be left out on purpose."""
+    snapshot = replace(SNAPSHOT, version=version)
+    lags = measure(snapshot.positions, {A: Bounds(0, 0), TopicPartition("orders", 1): Bounds(0, 7)}, 0)
+    measured = GroupSample(0, snapshot).with_lags(lags, PLAN, AHEAD).measured(0)
+    assert (measured.seconds, measured.undated) == (0.0, undated)
+
+
 def test_page_metrics_and_alarms_agree_that_an_age_is_not_known() -> None:
     """One partition is read to its end; of the other, the next record is 60 days ahead."""
     snapshot = replace(SNAPSHOT, positions={A: Position(0), TopicPartition("orders", 1): Position(5)})

@@ -139,9 +139,10 @@ class GroupSample:
         if self.total is None or self.lags_at_ms != at_ms:
             return Measured(None, None, None, None, self.error or None)
         of = self.total
-        new = of.without_commit if self.snapshot.version else 0  # without a ledger they may be left out on purpose
-        waiting = None if of.waiting is None else of.waiting + new
-        return Measured(self.status, waiting, of.seconds, of.retention_used, self.error, bool(of.undated))
+        # Without a ledger they may be left out on purpose.
+        new, undated_new = (of.without_commit, of.undated_new) if self.snapshot.version else (0, 0)
+        waiting, undated = None if of.waiting is None else of.waiting + new, bool(of.undated or undated_new)
+        return Measured(self.status, waiting, of.seconds, of.retention_used, self.error, undated)
 
     @property
     def went_back(self) -> str:
