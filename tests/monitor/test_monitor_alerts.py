@@ -94,6 +94,16 @@ def test_records_at_risk_stay_so_while_their_age_is_not_known() -> None:
     assert clock.at(20, shop=seen()._replace(undated=True)) == ["resolved losing shop"]  # no age is asked for it
 
 
+def test_a_topic_that_is_deleted_resolves_no_alarm() -> None:
+    """What was unread of it is lost; what the others have left says nothing of it."""
+    clock = Clock(FAR)
+    assert clock.at(0, shop=seen(101)) == ["fired far shop"]
+    assert clock.at(5, shop=seen(3)._replace(partial=True)) == []
+    assert clock.at(10, shop=seen(3)) == ["resolved far shop"]
+    assert clock.at(15, shop=seen(3)._replace(partial=True)) == []
+    assert clock.at(20, shop=seen(101)._replace(partial=True)) == ["fired far shop"]
+
+
 def test_an_alarm_whose_notice_was_dropped_is_told_again_while_it_fires() -> None:
     alarms, first = step({}, (FAR,), {"shop": seen(101), "till": seen(102)}, 0)
     alarms, again = step(untold(alarms, first[:1]), (FAR,), {"shop": BLIND, "till": seen(103)}, 5)

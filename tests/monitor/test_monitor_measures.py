@@ -223,6 +223,16 @@ def test_a_partition_that_was_added_may_be_the_oldest_where_its_age_is_not_known
     assert (measured.seconds, measured.undated) == (0.0, undated)
 
 
+@pytest.mark.parametrize(("version", "known"), [(9, False), (0, True)])
+def test_the_rest_of_a_group_says_nothing_of_a_partition_that_is_gone(version: int, known: bool) -> None:  # noqa: FBT001
+    """Without a ledger no command takes it out of the group."""
+    stored = {A: Position(0), TopicPartition("gone", 0): Position(5)}
+    snapshot = replace(SNAPSHOT, version=version, positions=stored)
+    lags = measure(stored, {A: Bounds(0, 0)}, 0)
+    measured = GroupSample(0, snapshot).with_lags(lags, PLAN, AHEAD).measured(0)
+    assert (measured.records, measured.undated, measured.partial) == (0, not known, not known)
+
+
 def test_page_metrics_and_alarms_agree_that_an_age_is_not_known() -> None:
     """One partition is read to its end; of the other, the next record is 60 days ahead."""
     snapshot = replace(SNAPSHOT, positions={A: Position(0), TopicPartition("orders", 1): Position(5)})

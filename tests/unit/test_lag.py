@@ -150,6 +150,17 @@ def test_records_in_a_partition_without_a_commit_are_within_no_limit() -> None:
     assert [*Limits(max_records=0, max_age_s=0).problems("shop", Status.OK, empty)] == []
 
 
+def test_a_topic_that_is_deleted_is_within_no_limit() -> None:
+    """Nobody knows how much of it was unread. Without a ledger no command takes it out of the group."""
+    found = total(measure({A: Position(5), B: Position(9)}, {A: Bounds(0, 9)}, NOW, {A: NOW - 1000}), {})
+    gone = ", as 1 partition is not in Kafka any more: `offsetkeeper forget` takes out what is gone for good"
+    assert [*Limits(max_records=5, max_age_s=300).problems("shop", Status.OK, found)] == [
+        f"shop is at least 4 records behind{gone}; --max-lag allows 5",
+        f"shop: the age of the oldest unread record is not known{gone}; --max-age allows 5 min",
+    ]
+    assert [*Limits(max_records=5, max_age_s=300).problems("shop", Status.OK, found, ledger=False)] == []
+
+
 def test_what_retention_took_of_a_partition_that_was_added_is_lost() -> None:
     """No run has read any of it: nothing waits, and the group looked well."""
     found = total(measure({A: Position(20)}, {A: Bounds(0, 20), B: Bounds(70, 70)}, NOW, added={B}), {})

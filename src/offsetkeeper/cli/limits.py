@@ -59,9 +59,10 @@ class Limits:
             name: name of the group.
             status: its status.
             of: the sum of its lags.
-            ledger: whether it has a ledger. A group of other programs may leave partitions without a commit.
+            ledger: whether it has a ledger. A group of other programs may leave partitions without a commit, and
+                `forget` takes none of its positions out whose partitions are gone.
         """
-        of = of if ledger else replace(of, without_commit=0, undated_new=0)
+        of = of if ledger else replace(of, without_commit=0, undated_new=0, gone=0)
         if status in self.fail_on:
             yield f"the status of {name} is: {status}"
         if self.max_records is not None:
@@ -72,21 +73,29 @@ class Limits:
     def _too_many(self, name: str, of: Total, most: int) -> Iterator[str]:
         """Yield a sentence if too many records are unread. Held back ones count, and those no run has begun to read."""
         found = None if of.waiting is None else of.waiting + of.held_back + of.without_commit
-        if found is None or found > most:
+        if found is None or found > most or of.gone:
             held = f", {of.held_back} of them held back by open transactions" if of.held_back else ""
             new = f", {of.without_commit} of them in partitions without a commit" if of.without_commit else ""
-            number = "an unknown number of" if found is None else found
-            yield f"{name} is {number} records behind{held}{new}; --max-lag allows {most}"
+            number = "an unknown number of" if found is None else f"at least {found}" if of.gone else found
+            yield f"{name} is {number} records behind{held}{new}{_gone(of)}; --max-lag allows {most}"
 
     def _too_old(self, name: str, of: Total, most_s: float) -> Iterator[str]:
         """Yield a sentence if the oldest record is too old. Unread and held back records both count."""
-        unknown = of.undated or of.beyond or of.waiting is None or of.undated_new
+        unknown = of.undated or of.beyond or of.waiting is None or of.undated_new or of.gone
         oldest_s = max(of.seconds or 0.0, of.held_back_s or 0.0)
         if unknown or oldest_s > most_s:
             new = ", as partitions without a commit have records" if of.undated_new else ""
-            why = ", as times are in the future" if of.ahead else new
+            why = ", as times are in the future" if of.ahead else new or _gone(of)
             found = seconds(oldest_s) if oldest_s > most_s else f"not known{why}"
             yield f"{name}: the age of the oldest unread record is {found}; --max-age allows {seconds(most_s)}"
+
+
+def _gone(of: Total) -> str:
+    """Return that partitions are gone, with what was unread of them, and how a group gets rid of them."""
+    there = f"{of.gone} partition{' is' if of.gone == 1 else 's are'}"
+    return (
+        f", as {there} not in Kafka any more: `offsetkeeper forget` takes out what is gone for good" if of.gone else ""
+    )
 
 
 def _statuses(text: str) -> frozenset[Status]:

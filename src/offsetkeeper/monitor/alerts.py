@@ -59,7 +59,8 @@ class Measured(NamedTuple):
     Attributes:
         unreadable: the reason why the group cannot be read; empty if it was read and measured.
         undated: whether the age of some unread records is unknown: the oldest may be older than `seconds`. Those of a
-            partition that was added count.
+            partition that was added count, and those of one that is gone.
+        partial: whether `records` leaves out partitions that are gone, or end before the position.
     """
 
     status: Status | None
@@ -68,6 +69,7 @@ class Measured(NamedTuple):
     retention: float | None
     unreadable: str | None = None
     undated: bool = False
+    partial: bool = False
 
 
 class Key(NamedTuple):
@@ -258,7 +260,8 @@ def _value(rule: Rule, found: Measured | None, before: Alarm | None) -> float | 
     """Return what the rule compares; None if unknown. An age that is not known may be the one that raised the alarm."""
     value = None if found is None else getattr(found, rule.what)
     by_age = rule.what in {"seconds", "retention"} or (before is not None and before.value == Status.LOSING_DATA)
-    if found is not None and found.undated and by_age and not _holds(rule, value):
+    unknown = found is not None and (found.undated if by_age else found.partial and rule.what == "records")
+    if unknown and not _holds(rule, value):
         return None
     return str(value) if isinstance(value, Status) else value
 

@@ -139,10 +139,12 @@ class GroupSample:
         if self.total is None or self.lags_at_ms != at_ms:
             return Measured(None, None, None, None, self.error or None)
         of = self.total
-        # Without a ledger they may be left out on purpose.
-        new, undated_new = (of.without_commit, of.undated_new) if self.snapshot.version else (0, 0)
-        waiting, undated = None if of.waiting is None else of.waiting + new, bool(of.undated or undated_new)
-        return Measured(self.status, waiting, of.seconds, of.retention_used, self.error, undated)
+        # Without a ledger they may be left out on purpose, and `forget` takes out no position of what is gone.
+        ledger = bool(self.snapshot.version)
+        waiting = None if of.waiting is None else of.waiting + of.without_commit * ledger
+        partial = bool(of.beyond or (ledger and of.gone))
+        undated = bool(of.undated or partial or (ledger and of.undated_new))
+        return Measured(self.status, waiting, of.seconds, of.retention_used, self.error, undated, partial)
 
     @property
     def went_back(self) -> str:
