@@ -34,6 +34,9 @@ function asked(form) {
   const what = form.elements.what.value;
   const value = form.elements.value.value.trim();
   const number = value === "" ? null : Number(value); // NaN becomes null in JSON too, and is refused
+  if (what in HINTS && Math.abs(number) > Number.MAX_SAFE_INTEGER) {
+    throw new Error(`A browser has no exact number for ${value}: use the command offsetkeeper ${what === "rewind" ? what : "reset"}`);
+  }
   const topic = form.elements.topics.value;
   // Whoever undoes an undo here reads so in the preview, before it is done.
   if (what === "undo") return ["undo", { again: true, ...(topic && { topics: [topic] }) }];
@@ -97,7 +100,8 @@ function noted(plan) {
 function cell(name, step) {
   const value = step[name] ?? null; // a query's count has no retention
   if (value === null) return "–";
-  if (name !== "retention_used") return value.toLocaleString("en");
+  const rounded = typeof value === "number" && Math.abs(value) > Number.MAX_SAFE_INTEGER;
+  if (name !== "retention_used") return `${rounded ? "~ " : ""}${value.toLocaleString("en")}`;
   return `${step.estimated ? "~ " : ""}${Math.round(value * 100)} %`;
 }
 
