@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -16,11 +16,12 @@ from confluent_kafka import KafkaException
 from offsetkeeper.clients.url import read_url
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.offsets import Position
+from offsetkeeper.stores.kafka import KafkaStore
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.testing.conformance import FaultConformance, Stage
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.proxy import Cut, TcpProxy
-from offsetkeeper.testing.rivals import PARTITION, rival
+from offsetkeeper.testing.rivals import PARTITION, next_batch, rival
 from offsetkeeper.testing.server import Server
 from stores.kafka_media import KafkaMedium
 
@@ -34,9 +35,10 @@ def broker() -> Iterator[KafkaServer]:
 
 
 class TestKafkaFaults(KafkaMedium, FaultConformance):
-    """The suite. librdkafka asks again by itself until its time is over, and a line that is there twice counts once."""
+    """The suite. A line is sent once. What is read before it, and published after it, is asked for again."""
 
-    requests = ((b"orders/", Stage.SAFE), (PARTITION.topic.encode(), Stage.SAFE))
+    requests = ((b"offsetkeeper", Stage.SAFE), (b"orders/", Stage.DECIDES), (PARTITION.topic.encode(), Stage.SAFE))
+    copies = True
     reads = (b"",)
     calm_s = 1.0
     hurried = "timeout=3"  # also for what is published after, which comes with the next change where it takes longer
@@ -63,14 +65,19 @@ class TestKafkaFaults(KafkaMedium, FaultConformance):
         assert isinstance(server, KafkaServer)
         return url.replace(server.bootstrap, proxy.address) + "&timeout=3"
 
-    def late_requests(self) -> Sequence[bytes]:
-        """See `ServedMedium`. It is safe as long as librdkafka can ask again, and decides where it cannot."""
-        return [b"orders/"]
-
     def test_a_load_through_a_cut_is_tried_again(self, ledger: Ledger, proxy: TcpProxy, cut: Cut, read: bytes) -> None:
         """By the store, with a client made anew: the old one may not come back."""
         with proxy.cut(cut, read):
             assert ledger.store.load(ledger.group).positions == {PARTITION: Position(0)}
+
+    def test_a_change_whose_reply_is_lost_is_in_the_topic_once(self, ledger: Ledger, proxy: TcpProxy) -> None:
+        """Of two copies compaction keeps the later one, behind a rival that has lost to the earlier one."""
+        store = ledger.store
+        assert isinstance(store, KafkaStore)
+        with proxy.cut(Cut.REPLY, b"orders/"):
+            ledger.commit(next_batch(ledger, 10))
+        tokens = [line.token for line in store._lines(ledger.group)]
+        assert len(tokens) == len(set(tokens)) == ledger.snapshot.version
 
 
 ASKERS, SECONDS = 12, 20.0

@@ -1,8 +1,11 @@
-"""The meaning of the records of the store in Kafka: of several that build on the same record, the first counts. Pure.
+"""The meaning of the records of the store in Kafka: of the newest version, the first record counts. Pure.
 
 A record is `<group>/<version>/<token>`, its value a `document` with the history `entry` of its change, its header
-`previous` the token of the record that it builds on. A writer builds only on records that count. So if an old record
-that counted is deleted, and a stray that built on it is left, a newer record still counts.
+`previous` the token of the record that it builds on, which has the version before. A writer builds only on records that
+count. So of several that build on the same record, the first counts, and the others never have a newer version.
+
+The version tells it, and not what builds on what, because records go: old ones are deleted. And of a record that was
+sent twice, compaction keeps the later copy, behind others that built on the same record and lost to the earlier one.
 """
 
 from __future__ import annotations
@@ -54,43 +57,20 @@ def read_line(offset: int, key: bytes, previous: bytes, value: bytes) -> Line | 
     )
 
 
-def follow(head: Line | None, lines: Iterable[Line]) -> Line | None:
-    """Return the newest line that counts; `head` is the last one before these `lines`, which delete none of them."""
-    for line in lines:
-        if line.previous == (head.token if head else "") and line.value:
-            head = line
-    return head
-
-
 def deletes(head: Line | None, lines: Collection[Line]) -> bool:
     """Return whether `head` or one of the `lines` after it is deleted there; then only all lines tell what counts."""
     known = {line.token for line in lines if line.value} | {head.token if head else ""}
     return any(line.token in known for line in lines if not line.value)
 
 
-def lacks(found: Line | None, lines: Iterable[Line]) -> bool:
-    """Return whether a line is newer than `found`, the newest one that `follow` has found among these lines.
-
-    Lines between them were deleted and compacted away, with the marks of their deletion, since `head` was read: then
-    only all lines tell what counts. A line that does not count is never newer, as another one, which does, has come
-    before it on the same line.
-    """
-    return any(line.value and line.version > (found.version if found else 0) for line in lines)
-
-
 def newest(lines: Iterable[Line]) -> Line | None:
-    """Return the newest line that counts, from all lines of a group that are left, in their order."""
-    left = undeleted(lines)
-    after: dict[str, Line] = {}
-    for line in left.values():
-        after.setdefault(line.previous, line)
-    ends = []
-    for line in left.values():
-        if line.previous not in left:
-            while line.token in after:
-                line = after[line.token]  # noqa: PLW2901 - one after the other, to the last
-            ends.append(line)
-    return max(ends, key=lambda line: (line.version, -line.offset), default=None)
+    """Return the newest line that counts.
+
+    Args:
+        lines: all lines of a group that are left, in their order; or the newest one that counted, and those after it
+            if they delete none of these, see `deletes`.
+    """
+    return max(undeleted(lines).values(), key=lambda line: (line.version, -line.offset), default=None)
 
 
 def chain(head: Line, lines: Iterable[Line]) -> Iterator[Line]:
@@ -103,7 +83,7 @@ def chain(head: Line, lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def undeleted(lines: Iterable[Line]) -> dict[str, Line]:
-    """Return the lines that are not deleted, by token; a line that a client has sent twice is the first of the two."""
+    """Return the lines that are not deleted, by token; of a line that was sent twice the first that is left."""
     left: dict[str, Line] = {}
     for line in lines:
         if line.value:

@@ -166,9 +166,11 @@ class Clients:
         with self._appending:
             try:
                 if self._producer is None:
-                    # A doubled line counts once, so no idempotent producer, and no right for one, is needed.
+                    # A line is sent once, and the ledger tries again with another: compaction keeps the later of two
+                    # copies. An idempotent producer would need a right of its own where a cloud has its own rights.
+                    once = {"acks": "all", "message.send.max.retries": "0"}
                     waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
-                    self._producer = self._make("Producer", {"acks": "all", **waits})
+                    self._producer = self._make("Producer", {**once, **waits})
                     self._producer.list_topics(topic, self.timeout)  # connect first, which may save a second
                 offset = _append(self._producer, topic, line, self.timeout)
             except KafkaException:
@@ -188,7 +190,7 @@ class Clients:
             return Refused(f"{self._address}: {what}: Kafka refused ({found.name()}: {text}), and nothing was written")
         at = speaks_tls(self._brokers, self.options) if judge(found).passes else ""
         hint = f". {at} speaks TLS: add security.protocol=ssl or sasl_ssl to the URL" if at else ""
-        return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}{hint}")
+        return lost(f"{self._address}: {what}: no success (timeout {self.timeout:g} s): {found.name()}: {text}{hint}")
 
     def close(self) -> None:
         """Close all clients; they are created again when needed."""

@@ -6,9 +6,9 @@
     group offsetkeeper.<group>   offset, in that topic, of a change that counts: newer changes are searched from there
 
 The topic is the ledger. Kafka has no conditional write, but the records of a partition have one order: of several
-changes that build on the same change, the first one counts. A writer knows the offset of its record, and reads the
-records between that offset and the last one that it knew. Before, it looks whether that last one is still there: a
-topic may have lost its tail, or was made again, and then be as long as before.
+changes with the same version, the first one counts, and none of the others is built on. A writer knows the offset of
+its record, and reads the records between that offset and the last one that it knew. Before, it looks whether that last
+one is still there: a topic may have lost its tail, or was made again, and then be as long as before.
 
 Committed offsets are a copy that is written afterwards. Then the writer checks whether another change was faster, and
 if so writes the offsets of the newest change: so the last write is always that of the newest change. Kafka deletes them
@@ -236,10 +236,9 @@ class KafkaStore(BaseStore):
 
     def _newest(self, group: str, head: Line | None, read: Read) -> tuple[Line | None, Read]:
         """Return the newest line that counts; `head` is the one before what was read."""
-        found = ledger_log.follow(head, read.lines)
-        if ledger_log.deletes(head, read.lines) or ledger_log.lacks(found, read.lines):
+        if ledger_log.deletes(head, read.lines):
             return self._newest_of_all(group)
-        return found, read
+        return ledger_log.newest([head, *read.lines] if head else read.lines), read
 
     def _newest_of_all(self, group: str) -> tuple[Line | None, Read]:
         read = self._read(group)
