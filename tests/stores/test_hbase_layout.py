@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
+import happybase  # noqa: F401 - it makes the module Hbase_thrift
 import pytest
+from Hbase_thrift import IOError as ThriftError
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.environment import using
@@ -293,6 +295,43 @@ def test_a_table_of_ledgers_that_expire_is_refused(hbase_server: HBaseServer, ba
     name = f"expiring_{secrets.token_hex(4)}"
     bare.create_table(f"{name}_ledger", {"ledger": {"time_to_live": 1000}, "history": {}})
     assert "TTL" in refusal(f"{hbase_server.url()}?table={name}")
+
+
+def test_a_table_of_ledgers_that_gets_a_ttl_later_is_refused_at_the_next_start(
+    hbase_server: HBaseServer, bare: Any
+) -> None:
+    """Else the ledger of a group that pauses is gone, and its next run begins as a new one."""
+    name = f"later_{secrets.token_hex(4)}"
+    ledgers = f"{name}_ledger"
+    url = f"{hbase_server.url()}?table={name}"
+    with closing(open_store(url)) as store:
+        Ledger(store, "g").acquire()
+    kept = dict(bare.table(ledgers).scan())
+    bare.delete_table(ledgers, disable=True)
+    bare.create_table(ledgers, {"ledger": {"time_to_live": 1000}, "history": {}})
+    for row, cells in kept.items():
+        bare.table(ledgers).put(row, cells)
+    assert "TTL" in refusal(url)
+    with closing(open_store(url)) as store:
+        assert store.load("g").version == 1
+
+
+@pytest.mark.parametrize("said", [b"AccessDeniedException: no C", b"MasterNotRunningException"])
+def test_a_group_that_is_there_needs_no_answer_about_its_table(
+    url: str, group: str, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master may be away, and the right C taken back since the group's first change."""
+    with closing(HBaseStore(url)) as store:
+        Ledger(store, group).acquire()
+
+    def refuse(*_: object) -> None:
+        raise ThriftError(message=said)
+
+    with closing(HBaseStore(url)) as store:
+        with store._connections.lend() as client:
+            monkeypatch.setattr(type(client), "getColumnDescriptors", refuse, raising=False)
+        Ledger(store, group, retry_timeout_s=0.1).acquire()
+        assert store.load(group).version == 2
 
 
 def test_a_table_without_the_family_is_refused(hbase_server: HBaseServer, bare: Any) -> None:

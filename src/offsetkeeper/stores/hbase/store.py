@@ -92,7 +92,7 @@ class HBaseStore(BaseStore):
         namespace, table = unquote(read.parts.path).strip("/"), read.given.get("table", "stream_kafka_offsets")
         self._tables = Tables(self._connections, self.address, namespace, table)
         self._limit = _LIMITS[read.given.get("transport", "buffered")]
-        self._made = False
+        self._made = self._checked = False
         self._unpublished = False  # whether the last publishing failed; the table may have been dropped
         self._seen: dict[str, _Seen] = {}
 
@@ -105,7 +105,7 @@ class HBaseStore(BaseStore):
         """See `Store.apply`.
 
         Raises:
-            Refused: the ledger is larger than a cell may be, or a table does not fit; nothing was written.
+            Refused: the ledger is larger than a cell may be, or a table does not fit or expires; nothing was written.
         """
         group, before = change.after.group, change.before.version
         seen = self._seen.pop(group, None)
@@ -115,7 +115,10 @@ class HBaseStore(BaseStore):
             raise self._conflict(change, seen)
         if not before and not self._made:
             self._tables.make()
-            self._made = True
+            self._made = self._checked = True
+        elif not self._checked:  # a TTL may have been set since the group's first change
+            self._tables.check()
+            self._checked = True
         at = max(environment.now_ms(), seen.time + 1)
         every = not seen.published or at - seen.full > _REFRESH_MS
         written = self._write(change, seen, at, at if every else seen.full)
@@ -145,7 +148,7 @@ class HBaseStore(BaseStore):
                     groups |= {row.row.decode("utf-8", "replace") for row in rows}
                     start = rows[-1].row + b"\0"
         except NoTable:
-            pass
+            self._tables.check()
         return sorted(groups)
 
     def close(self) -> None:

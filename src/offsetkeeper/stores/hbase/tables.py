@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.offsets import Position, Positions, TopicPartition, check_partition, check_topic
-from offsetkeeper.errors import CorruptStore, Refused, SettingsError
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.hbase.connections import (
     BatchMutation,
     ColumnDescriptor,
@@ -65,7 +66,20 @@ class Tables:
             Refused: a table lacks a column family, or ledgers would expire.
         """
         self._make(self.offsets, {OFFSETS: _TTL})
-        found = self._make(self.ledger, {LEDGER: _FOREVER, HISTORY: _FOREVER})
+        self._judge(self._make(self.ledger, {LEDGER: _FOREVER, HISTORY: _FOREVER}))
+
+    def check(self) -> None:
+        """Check that the ledgers do not expire. Without the right to ask, or without a master, nothing is said.
+
+        Raises:
+            Refused: they do.
+        """
+        found: Mapping[bytes, Any] = {}
+        with suppress(Refused, StoreUnavailable), self._connections.lend() as client:
+            found = client.getColumnDescriptors(self.ledger)
+        self._judge(found)
+
+    def _judge(self, found: Mapping[bytes, Any]) -> None:
         if any(family.timeToLive != _FOREVER for family in found.values()):
             raise Refused(
                 f"{self._address}: the table {self.ledger.decode()} has a TTL: an expired ledger would let an old run "
