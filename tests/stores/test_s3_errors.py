@@ -363,6 +363,28 @@ def test_a_change_that_is_stored_is_never_said_to_be_unwritten(url: str, monkeyp
     store.close()
 
 
+@pytest.mark.parametrize("told", [{"StorageClass": "GLACIER"}, {}])
+def test_a_ledger_that_a_rule_has_archived_is_named_so(
+    url: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice was to check the credentials. The answer is S3's: the test's server has no archive."""
+    call = BaseClient._make_api_call
+
+    def archived(client: Any, operation: str, parameters: Any) -> Any:
+        if operation != "GetObject":
+            return call(client, operation, parameters)
+        said = {"Code": "InvalidObjectState", "Message": "The operation is not valid for the object's storage class"}
+        raise ClientError({"Error": {**said, **told}, "ResponseMetadata": {"HTTPStatusCode": 403}}, operation)  # type: ignore[typeddict-item]
+
+    with closing(S3Store(url)) as store:
+        Ledger(store, "g", retry_timeout_s=5).acquire()
+        monkeypatch.setattr(BaseClient, "_make_api_call", archived)
+        with pytest.raises(Refused, match=r"is archived.*: restore it, .* STANDARD") as raised:
+            store.load("g")
+    assert ("(storage class GLACIER)" in str(raised.value)) is bool(told)
+    assert "credentials" not in str(raised.value)
+
+
 def test_an_object_that_is_too_large_is_not_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store, checkpoint = S3Store(url), open_files(url)
     Ledger(store, "g", retry_timeout_s=5).acquire()

@@ -362,10 +362,7 @@ class Connection:
             return lost(
                 f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}{hint}"
             )
-        return Refused(
-            f"{self._address}: {self._redact(error)}; nothing was written. Check the bucket, the credentials and their "
-            "permissions (s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject), and the settings in the URL"
-        )
+        return Refused(f"{self._address}: {self._redact(error)}; nothing was written. {_advice(error)}")
 
     def _objection(self, url: str) -> str:
         parts = urlsplit(url)
@@ -394,6 +391,20 @@ def _is_of_certificate(error: Exception) -> bool:
 def status_of(error: ClientError) -> int:
     """Return the HTTP status of an answer."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, ClientError) and _code(error) == "InvalidObjectState":
+        told = error.response.get("Error", {})
+        kept = " ".join(str(told[name]) for name in ("StorageClass", "AccessTier") if told.get(name))
+        return (
+            f"The object is archived{f' (storage class {kept})' if kept else ''}, by a lifecycle rule or by hand: "
+            "restore it, copy it over itself with the class STANDARD, and exempt this prefix from the rule"
+        )
+    return (
+        "Check the bucket, the credentials and their permissions (s3:ListBucket, s3:GetObject, s3:PutObject, "
+        "s3:DeleteObject), and the settings in the URL"
+    )
 
 
 def _code(error: ClientError) -> str:
