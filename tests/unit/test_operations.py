@@ -218,6 +218,10 @@ def test_what_a_reset_does_to_the_state_of_a_query_and_to_its_output_is_told(gro
     assert re.match(f"streaming query {query} keeps state, and the state gets none of the records in between", ahead)
     plan = group.plan({A0: 80})
     assert load_plan(plan.dump(), "here") == plan
+    other = str(UUID(int=2))
+    group.ledger.place({}, queries={other: 1})
+    [both] = notes_of(group.plan({A0: 80}))
+    assert both.startswith(f"each of the streaming queries {query}, {other} keeps state, and the state gets none")
 
 
 @pytest.mark.parametrize(

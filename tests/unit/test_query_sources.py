@@ -39,6 +39,8 @@ def test_a_source_with_the_offsets_of_another_one_is_found(sources: list[str], g
         ([A, B], [{"a"}, set()]),  # has not begun, or is of another kind
         ([PACKED, B], [{"b"}, {"b"}]),
         ([BOTH, "KafkaV2[SubscribePattern[\\p{Lower}]]"], [{"A", "B"}, {"c"}]),
+        (["KafkaV2[SubscribePattern[[a-z&&[^b]]+]]", B], [{"a"}, {"b"}]),
+        (["KafkaV2[SubscribePattern[[a-f[x-z]]]]", B], [{"a"}, {"b"}]),
         (["KafkaV2[Assign[a-0, b-c-1]]", "KafkaV2[Assign[b-2]]"], [{"a", "b-c"}, {"b"}]),
         ([], [{"a"}, {"b"}]),  # Spark does not tell
     ],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("offsetkeeper")
+_OF_JAVA = re.compile(r"&&|\[[^\]]*\[")  # classes of characters that Python reads otherwise; of more it says an error
 _KAFKA = re.compile(r"Kafka\w*\[(Subscribe|SubscribePattern|Assign)\[(.*)\]\]")
 
 
@@ -73,11 +74,13 @@ def _reads(source: str) -> Callable[[str], bool] | None:
         return None
     how, what = found.groups()
     if how == "SubscribePattern":
-        try:
-            pattern = re.compile(what)
-        except re.error:  # Java writes some things otherwise
+        if _OF_JAVA.search(what):
             return None
-        return lambda topic: pattern.fullmatch(topic) is not None
+        try:
+            fits = re.compile(what).fullmatch
+        except re.error:
+            return None
+        return lambda topic: fits(topic) is not None
     names = what.split(", ")
     return {name.rpartition("-")[0] if how == "Assign" else name for name in names}.__contains__
 

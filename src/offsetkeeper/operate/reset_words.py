@@ -186,16 +186,17 @@ def _queries(plan: ResetPlan) -> str:
 
 def _of_state(queries: Collection[str], *, back: bool) -> str:
     """Return what a reset means for the state of queries, and for their output."""
-    query = listed(queries, ", ")
+    query = "streaming query" if len(queries) == 1 else "each of the streaming queries"
+    query = f"{query} {listed(queries, ', ')}"
     if back:
         return (
-            f"streaming query {query} keeps state, and the state does not go back: a start with its checkpoint is "
+            f"{query} keeps state, and the state does not go back: a start with its checkpoint is "
             "refused. To follow, give it a new checkpoint, and offsets= that begin before the oldest window that is "
             "open at the new positions. The output then gets the results of these records again: delete them there "
             "first, or let a key replace them"
         )
     return (
-        f"streaming query {query} keeps state, and the state gets none of the records in between: a start with its "
+        f"{query} keeps state, and the state gets none of the records in between: a start with its "
         "checkpoint is refused. To follow, give it a new checkpoint, and offsets= or OnMismatch(state='empty'). "
         "Windows that are open lack these records in the output"
     )
