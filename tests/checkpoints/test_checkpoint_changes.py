@@ -159,6 +159,66 @@ def test_what_a_query_writes_at_the_last_moment_is_not_written_over(number: int,
     assert files.read(f"offsets/{number}") == log.encode()
 
 
+class _Planning(LocalFiles):
+    """A folder whose query wakes up under the barrier, and plans its next batch before the change writes a file."""
+
+    batch = 4
+
+    def write(self, name: str, content: bytes) -> None:
+        self._wake(name)
+        super().write(name, content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        self._wake(name)
+        return super().create(name, content)
+
+    def _wake(self, name: str) -> None:
+        if name == f"offsets/{self.batch}" and not (self.path / name).exists():
+            put(self, name, f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":9}}\n{offsets(160, 160)}')
+
+
+@pytest.mark.parametrize("change", ["a move", "an undo of a truncation"])
+def test_a_batch_that_a_query_plans_under_the_barrier_is_not_written_over(change: str, files: LocalFiles) -> None:
+    planning = _Planning(files.path)
+    edit = plan_move(read_checkpoint(files), {A: 3})
+    if change != "a move":
+        do(files, plan_truncate(read_checkpoint(files), 1, query_id="keep"))
+        edit, planning.batch = plan_undo(files), 2
+    before = content(files)
+    with pytest.raises(VersionConflict, match="nothing was changed"):
+        do(planning, edit)
+    planned = f"offsets/{planning.batch}"
+    after = content(files)
+    assert after.pop(planned).decode().endswith(offsets(160, 160))
+    assert after == before
+    assert read_checkpoint(files).next().batch == planning.batch
+    with pytest.raises(NotAllowed):
+        plan_undo(files)
+
+
+def test_a_later_file_that_is_taken_is_not_written_over_and_no_query_starts(files: LocalFiles) -> None:
+    before, edit = content(files), plan_move(read_checkpoint(files), {A: 3})
+
+    class Committing(LocalFiles):
+        def create(self, name: str, content: bytes) -> bool:
+            if name == "commits/4":
+                put(self, name, "v1\n{}")
+            return super().create(name, content)
+
+    with pytest.raises(OutcomeUnknown, match="Both changes are mixed, so no query starts"):
+        do(Committing(files.path), edit)
+    assert files.read("commits/4") == b"v1\n{}"
+    assert read_checkpoint(files).barrier
+    do(files, plan_undo(files))
+    assert content(files) == before
+
+
+def test_a_checksum_that_was_left_is_not_taken_for_one_of_a_new_file(files: LocalFiles) -> None:
+    (files.path / "offsets/.4.crc").write_bytes(b"crc")
+    do(files, plan_move(read_checkpoint(files), {A: 3}))
+    assert verify(files) == []
+
+
 def test_of_two_changes_at_once_one_is_refused(files: LocalFiles) -> None:
     edit = plan_move(read_checkpoint(files), {A: 3})
 
@@ -198,10 +258,11 @@ def test_a_change_that_others_mix_with_is_not_called_done(files: LocalFiles) -> 
     before, edit = content(files), plan_move(read_checkpoint(files), {A: 3})
 
     class Mixed(LocalFiles):
-        def write(self, name: str, content: bytes) -> None:
-            super().write(name, content)
-            if name.startswith("offsets/"):
+        def create(self, name: str, content: bytes) -> bool:
+            created = super().create(name, content)
+            if name == "offsets/4":
                 put(self, "commits/7", "v1\n{}")
+            return created
 
     with pytest.raises(OutcomeUnknown, match="Both changes are mixed, so no query starts"):
         do(Mixed(files.path), edit)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from offsetkeeper.checkpoint.contents import RECORD, Checkpoint, read_checkpoint
-from offsetkeeper.checkpoint.files import Files, Stamp
+from offsetkeeper.checkpoint.files import Files, Stamp, checksum_of
 from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.plans import Edit, make_edit
 from offsetkeeper.core import environment
@@ -77,7 +77,8 @@ def apply(
     barrier = found.barrier or _put_barrier(files, found, edit, backup)
     if hold_s and not found.barrier:
         _hold(files, edit, barrier, backup, hold_s)
-    _carry_out(files, edit)
+    _create(files, found, edit, barrier, backup)
+    _carry_out(files, found, edit)
     _check_done(files, edit, barrier, backup or edit.origin)
     files.delete(barrier)
     return backup
@@ -171,9 +172,14 @@ def _hold(files: Files, edit: Edit, barrier: str, backup: str, hold_s: float) ->
         environment.wait(hold_s)
         _check_same(read_checkpoint(files), edit, barrier)
     except BaseException:
-        if files.read(barrier) == _barrier(backup):
-            files.delete(barrier)
+        _lift(files, barrier, backup)
         raise
+
+
+def _lift(files: Files, barrier: str, backup: str) -> None:
+    """Delete the barrier if this change has written it."""
+    if files.read(barrier) == _barrier(backup):
+        files.delete(barrier)
 
 
 def _barrier(backup: str) -> bytes:
@@ -186,7 +192,11 @@ def _check_done(files: Files, edit: Edit, barrier: str, backup: str) -> None:
         return
     if not now.barrier:  # an undo deleted it during this change
         files.create(barrier, _barrier(backup))
-    raise OutcomeUnknown(
+    raise _mixed(edit, backup)
+
+
+def _mixed(edit: Edit, backup: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
         f"{edit.where}: another program, such as a running query, has changed it during this change. Both changes are "
         f"mixed, so no query starts. Stop that program, then undo the change of backup {backup}"
     )
@@ -202,11 +212,25 @@ def _changed(found: Checkpoint) -> VersionConflict:
     return VersionConflict(f"{found.where} has changed since the plan was made; nothing was changed. Make a new plan")
 
 
-def _carry_out(files: Files, edit: Edit) -> None:
+def _create(files: Files, found: Checkpoint, edit: Edit, barrier: str, backup: str) -> None:
+    """Write the new files before all others: a query that wakes up now takes the name of its next batch."""
+    new = [name for name in edit.writes if name not in found.logs]
+    for name in new:
+        if not files.create(name, edit.writes[name]):
+            if name != new[0]:
+                raise _mixed(edit, backup or edit.origin)
+            _lift(files, barrier, backup)
+            raise _changed(found)
+        if (checksum := checksum_of(name)) in found.listed:  # of a file that is gone
+            files.delete(checksum)
+
+
+def _carry_out(files: Files, found: Checkpoint, edit: Edit) -> None:
     for name in edit.restores:
         files.copy(name, edit.origin, "")
-    for name, content in edit.writes.items():
-        files.write(name, content)
+    for name in edit.writes:
+        if name in found.logs:
+            files.write(name, edit.writes[name])
     for name in edit.deletes:
         files.delete(name)
 
