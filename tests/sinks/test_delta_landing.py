@@ -465,6 +465,41 @@ def test_a_table_that_was_restored_is_refused_though_it_keeps_the_mark(path: str
     assert way.lost(Landed(2), way.seen(GROUP)) == ""  # an operator has adopted that
 
 
+def _deletes(path: str) -> None:
+    theirs = pa.table({"id": [1], "name": ["theirs"]}, SCHEMA)
+    merger = deltalake.DeltaTable(path).merge(theirs, "t.id = s.id", source_alias="s", target_alias="t")
+    merger.when_matched_delete().execute()
+
+
+def _completes(path: str) -> None:
+    """A streaming query of Spark with output mode complete."""
+    deltalake.DeltaTable(path).delete()
+    [file] = Path(path, "_delta_log").glob("*2.json")
+    told = {"operation": "STREAMING UPDATE", "operationParameters": {"outputMode": "Complete", "epochId": "7"}}
+    actions = [json.loads(line) for line in file.read_text().splitlines()]
+    actions = [each | {"commitInfo": each["commitInfo"] | told} if "commitInfo" in each else each for each in actions]
+    file.write_text("\n".join(map(json.dumps, actions)))
+
+
+@pytest.mark.parametrize(
+    ("act", "told"), [(_deletes, "version 2 (MERGE)"), (_completes, "version 2 (STREAMING UPDATE)"), (None, "")]
+)
+def test_what_may_have_taken_rows_of_a_batch_is_told(path: str, act: Callable[[str], None] | None, told: str) -> None:
+    """Not what came before the first batch that is told: release 0.2 told none of its own."""
+    way = upserting(path)
+    if act is None:
+        deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
+        deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="overwrite")
+    write(way, path, 1, Landed(), 1)
+    if act is None:
+        write(way, path, 2, Landed(1), 1)
+    else:
+        act(path)
+        assert rows(path) == []
+    found = held_in(path)
+    assert (len(found.batches), found.changed) == (2 if act is None else 1, told)
+
+
 @pytest.mark.parametrize("by_time", [False, True])
 def test_a_restore_that_was_undone_is_no_hindrance(path: str, *, by_time: bool) -> None:
     """The advice is to undo it; a start after that was still refused. What undoes the undoing is a restore again."""

@@ -2,9 +2,8 @@
 
 A slot is a transactional id and the consumer group with the same name. A transaction writes messages, and commits an
 offset of that group whose metadata is a text: either both are written or neither. It may commit a second text, for
-others to read, on the next partition. A producer that takes the slot ends
-the transaction of the producer before it. So the text that it then reads does not change until it writes, or until
-another producer takes the slot.
+others to read, on the next partition. A producer that takes the slot ends the transaction of the producer before it. So
+the text that it then reads does not change until it writes, or until another producer takes the slot.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ def held(folder: Folder) -> Held:
         entries = table.history()
     found: list[HeldBatch] = []
     changed: list[str] = []
+    after = 0  # how many of these came after the oldest batch that is told
     for entry in standing(entries):
         version = entry["version"]
         if restored_to(entry) == UNKNOWN:
@@ -66,11 +67,12 @@ def held(folder: Folder) -> Held:
         batch = HeldBatch.of(f"version {version}", _metadata(entry))
         if batch is not None:
             found.append(batch)
+            after = len(changed)
         elif _takes_rows(entry):
             changed.append(f"version {version} ({entry['operation']})")
     oldest = entries[-1]["version"] if entries else 0
     lacks = f"the log begins with version {oldest}" if oldest else ""
-    return Held(tuple(found[::-1]), lacks, ", ".join(changed[::-1]) if found else "")
+    return Held(tuple(found[::-1]), lacks, ", ".join(changed[:after][::-1]))
 
 
 def standing(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

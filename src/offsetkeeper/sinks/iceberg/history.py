@@ -33,16 +33,19 @@ def held(name: str, catalog: str, properties: Mapping[str, str]) -> Held:
     opened = open_catalog(catalog, properties)
     with telling(f"Iceberg table {name} of catalog {catalog!r}", settings_of(catalog, properties)), closing(opened):
         table = opened.load_table(name)
-    found, changed, oldest = [], [], 1
+    found: list[HeldBatch] = []
+    changed: list[str] = []
+    oldest, after = 1, 0  # `after`: how many of the changes came after the oldest batch that is told
     for snapshot in line(table):
         oldest = snapshot.sequence_number or 0
         batch = HeldBatch.of(f"snapshot {snapshot.snapshot_id}", _told_by(snapshot))
         if batch is not None:
             found.append(batch)
+            after = len(changed)
         elif snapshot.summary is not None and snapshot.summary.operation in _TAKE_ROWS:
             changed.append(f"snapshot {snapshot.snapshot_id} ({snapshot.summary.operation.value})")
     expired = f"its snapshots before number {oldest} have expired, or it was replaced" if oldest > 1 else ""
-    return Held(tuple(found[::-1]), expired, ", ".join(changed[::-1]) if found else "")
+    return Held(tuple(found[::-1]), expired, ", ".join(changed[:after][::-1]))
 
 
 def line(table: Table) -> Iterator[Snapshot]:

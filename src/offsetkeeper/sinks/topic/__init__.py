@@ -277,7 +277,7 @@ class Topic:
             if other != mark:
                 behind.append(f"slot {number}")
                 batches += [] if other is None else [HeldBatch.untold(f"slot {number}", key, other)]
-        late = f"; {', '.join(behind)} lacks this batch" if behind else ""
+        late = f"; not in {', '.join(behind)} yet" if behind else ""
         return Held((*reversed(batches),), f"a topic tells of its last batch alone{late}")
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
@@ -320,8 +320,8 @@ class Topic:
         if late:
             log.warning("%r: %s: %s. %s", self, may_tear(late), REMEDY, _OWN_ROWS)
         if len(found[self._mark_topic].partitions) > 1:
-            limits = [int(each[_LONGEST]) for each in brokers.values() if each.get(_LONGEST)]
-            self._longest_text = min([_LONGEST_TEXT, *limits])
+            taken = [int(each[_LONGEST]) for each in brokers.values() if each.get(_LONGEST)]
+            self._longest_text = min([_LONGEST_TEXT, *taken])
         return Lander(
             self._stage,
             self._seen,
@@ -511,7 +511,7 @@ def _held(place: str, key: MarkKey, mark: OutputMark, about: str | None) -> Held
     """Return the batch of a mark, with its offsets if the text beside it is of the same batch."""
     try:
         found = load_json(about or "{}")
-    except (ValueError, Refused):  # of another program
+    except ValueError:  # of another program
         found = {}
     batch = HeldBatch.of(place, found) if isinstance(found, dict) and tells(found, key, mark) else None
     return batch or HeldBatch.untold(place, key, mark)
