@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import FirstOffsets, Plan, Policies, plan
 from offsetkeeper.errors import BrokerUnavailable
-from offsetkeeper.kafka.cluster import Timestamps
+from offsetkeeper.kafka.cluster import Retentions, Timestamps
 from offsetkeeper.monitor.alerts import Rule
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.history import History
@@ -190,6 +190,40 @@ def test_a_partition_without_a_leader_hides_its_own_groups_alone() -> None:
             ("resolved", "views"),
         ]
         assert collector.view.groups["views"].waiting == 7
+
+
+class Keeping(Led):
+    """A cluster whose first record is 95 seconds old."""
+
+    kept_ms: Mapping[str, int]
+
+    def retentions(self, topics: Iterable[str]) -> Retentions:
+        """Return for how long it keeps them."""
+        del topics
+        return Retentions(self.kept_ms)
+
+    def record_timestamps(self, offsets: dict[TopicPartition, int], **more: object) -> Timestamps:  # type: ignore[override]
+        """Return the same for all."""
+        del more
+        now_ms = environment.now_ms()
+        return Timestamps(dict.fromkeys(offsets, now_ms - 95_000), frozenset(), now_ms)
+
+
+def test_no_record_is_at_risk_once_its_topic_keeps_all_for_ever() -> None:
+    """Whoever is told so raises retention.ms, and the alarm stayed."""
+    store, cluster = open_store("memory://keeping"), Keeping()
+    ledger = Ledger(store, "shop")
+    ledger.acquire()
+    ledger.place({A: Position(0)})
+    as_cluster: Any = cluster
+    collector = Collector(store, as_cluster, [Rule("old", "retention", limit=0.8)])
+    told = []
+    with environment.using(cluster.later):
+        for kept_ms in ({"orders": 100_000}, {"orders": 100_000}, {}):
+            cluster.kept_ms = kept_ms
+            told.append([each.state for each in collector.poll()])
+            cluster.later.ahead_s += 31
+    assert told == [["fired"], [], ["resolved"]]
 
 
 def test_a_cluster_of_which_no_topic_answers_is_away() -> None:

@@ -182,6 +182,7 @@ class Collector:
             return every | last, str(error)
         self._tell_unjudged(kafka.retentions.unjudged)
         self._known = {name: self._known.get(name, {}) for name in every}
+        fresh = {name: replace(each, kept=kafka.keeps_all(topics_read(each.snapshot))) for name, each in fresh.items()}
         every |= (unmoved := self._unmoved(fresh, kafka))
         moved = {name: sample for name, sample in fresh.items() if name not in unmoved}
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of the time of each is waiting for Kafka

@@ -47,6 +47,11 @@ class KafkaSample:
         found = [self.bounds[topic] for topic in sorted(topics) if topic in self.bounds]
         return found[0] if len(found) == 1 else {tp: each for some in found for tp, each in some.items()}
 
+    def keeps_all(self, topics: Collection[str]) -> bool:
+        """Return whether it is known that some topics keep their records for ever."""
+        deleted = self.retentions.ms.keys() | self.retentions.unjudged.keys()
+        return all(topic in self.bounds and topic not in deleted for topic in topics)
+
 
 class KafkaPoll:
     """Asks a cluster again and again. One thread at a time.

@@ -71,6 +71,7 @@ class GroupSample:
         past_known: whether they have what the history says of the time before the server began.
         newest: the highest version that its ledger had at any poll; the store went back where it is lower now.
         lags_at_ms: when the lags were measured; an earlier poll's where Kafka could not be asked since.
+        kept: whether it is known that its topics keep their records for ever.
     """
 
     at_ms: int
@@ -91,6 +92,7 @@ class GroupSample:
     day: Sequence[Point] = ()
     past_known: bool = False
     newest: int = 0
+    kept: bool = False
 
     def with_lags(
         self, lags: Sequence[Lag], planned: Plan, ahead: Outlook, bounds: Mapping[TopicPartition, Bounds] = _NO_BOUNDS
@@ -144,7 +146,8 @@ class GroupSample:
         waiting = None if of.waiting is None else of.waiting + of.without_commit * ledger
         partial = bool(of.beyond or (ledger and of.gone))
         undated = bool(of.undated or partial or (ledger and of.undated_new))
-        return Measured(self.status, waiting, of.seconds, of.retention_used, self.error, undated, partial)
+        retention = 0.0 if self.kept else of.retention_used
+        return Measured(self.status, waiting, of.seconds, retention, self.error, undated, partial)
 
     @property
     def went_back(self) -> str:
