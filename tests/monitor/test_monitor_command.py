@@ -69,6 +69,28 @@ def refused(*options: str) -> None:
     raise result.exception
 
 
+RULE = '[[alerts.rules]]\nname = "far"\nrecords = 5\n'
+HOOK = '[alerts]\nwebhook = "https://hooks.example.com/T0P/s3cret"\n'
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [(RULE, "no webhook is set"), (HOOK, "a webhook is set and no rule"), (HOOK + RULE, ""), ("", "")],
+    ids=["rules", "webhook", "both", "none"],
+)
+def test_half_of_what_alarms_need_is_told_at_the_start(
+    toml: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offsetkeeper.toml").write_text(toml, "utf-8")
+    (tmp_path / "offsetkeeper.toml").chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    asked = ["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--host", "nohost.invalid"]
+    result = CliRunner().invoke(app, ["serve", *asked])
+    warned = [line for line in result.output.splitlines() if "WARNING" in line and "nohost" not in line]
+    assert [told in line for line in warned] == [True] * bool(told)
+    assert "s3cret" not in result.output
+
+
 def test_another_address_than_loopback_is_said_loudly(scene: Scene) -> None:
     with Served(scene.store, scene.server.bootstrap, "--host", "0.0.0.0") as server:  # noqa: S104 - what is tested
         pass

@@ -104,6 +104,10 @@ def serve(
     if not is_loopback(host):
         may = "see all groups, and everyone with the token can change them" if token else "see all groups"
         complain(f"WARNING: everyone who reaches {host} can {may}; put the server behind a proxy with TLS")
+    if rules and not webhook:
+        complain("WARNING: no webhook is set: alarms are only on the page, and in the metric offsetkeeper_alarm_firing")
+    if webhook and not rules:
+        complain("WARNING: a webhook is set and no rule: it hears only of outages. Write [[alerts.rules]]")
     with options.open_store(chosen) as opened, options.open_cluster(chosen) as cluster:
         server.serve(opened, cluster, settings, lambda url: typer.echo(f"Serving at {url}, until interrupted"))
 
