@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -
 # Hundreds of processes import the package in the tests: each would compile all of it, where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test wide test-all quick soak histories failover sparks kafkas release-check check docs bench mutants simulate swarm chaos lock clean
+.PHONY: demo test wide test-all quick soak histories failover sparks kafkas release-check check docs bench mutants sample simulate swarm chaos lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml native/pyproject.toml native/hatch_build.py $(wildcard native/src/offsetkeeper_native/*.[ch] native/src/offsetkeeper_native/*.py)
@@ -93,6 +93,9 @@ bench: .venv/ready  ## make bench NAME=reading: one benchmark, its JSON as the l
 
 mutants: .venv/ready  ## break the code on purpose, one breakage at a time: each must be noticed
 	@$(BIN)/python mutants/breakages.py $(ARGS)
+
+sample: .venv/ready  ## break core and engines by the operators of cosmic-ray: ARGS="--seed 32 --number 500 --minutes 30", a line of JSON each
+	@$(BIN)/python mutants/sample.py $(ARGS)
 
 simulate: .venv/ready  ## try schedules of runs, faults and operators: ARGS="--minutes 30", --break NAME, --replay …
 	@$(BIN)/python mutants/simulate.py $(ARGS)
