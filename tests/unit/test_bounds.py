@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, cut_text, led_anew, standing_of
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.offsets import Position, TopicPartition
 
@@ -93,3 +93,9 @@ def test_it_is_within_where_every_offset_up_to_the_end_can_be_read(
 @given(ids, ids)
 def test_only_two_ids_that_differ_tell_of_another_topic(known: str | None, now: str | None) -> None:
     assert is_recreated(known, now) is ({known, now} == {"one", "other"})
+
+
+@pytest.mark.parametrize(("common", "where"), [(None, ""), (-1, ""), (0, " at offset 0"), (7, " at offset 7")])
+def test_a_cut_names_its_offset_where_kafka_knows_it(common: int | None, where: str) -> None:
+    text = cut_text(Bounds(0, 9, common=common))
+    assert text == f"was cut{where} by the election of a leader that lacked records"

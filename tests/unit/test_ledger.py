@@ -99,6 +99,13 @@ def test_placing_nothing_writes_nothing(store: MemoryStore, ledger: Ledger) -> N
     assert events(store) == ["acquire", "place"]
 
 
+def test_offsets_that_were_given_last_are_not_placed_again_and_others_are(store: MemoryStore, ledger: Ledger) -> None:
+    for given in ("one", "one", "two", "two", "three", "three", "one", "one"):
+        ledger.place({}, given=given)
+    assert stored(store).given == ("two", "three", "one")
+    assert events(store) == ["acquire", "place", *["place"] * 4]
+
+
 @pytest.mark.parametrize("group", ["", "a\0b", "x" * 250])
 def test_a_wrong_group_name_is_refused_before_the_store_is_touched(store: MemoryStore, group: str) -> None:
     with pytest.raises(SettingsError):

@@ -264,6 +264,13 @@ def test_an_operator_is_told_each_fate_in_words_of_its_own() -> None:
     assert len({told(fate, found) for fate in fates}) == len(fates)
 
 
+def test_a_counted_batch_is_called_had_only_where_its_outputs_have_it() -> None:
+    batch = replace(BATCH, lands_in=("one",))
+    for landing, why in ((Landing.LANDED, "its outputs have it"), (Landing.PARTLY, "it may have been written")):
+        found = Situation(batch, AT, (), Guarantee.AT_MOST_ONCE, Policies(), ["one"], {"one": landing})
+        assert told(Fate.COUNT, found) == f"the next start counts it as done, because {why}"
+
+
 def test_a_dropped_batch_names_the_policy_only_where_the_policy_drops_it() -> None:
     for found, fate in starts():
         if fate is Fate.DROP and not found.problems:

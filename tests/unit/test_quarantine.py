@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.batch import QUARANTINED, Batch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
@@ -20,7 +21,7 @@ from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines import quarantine
 from offsetkeeper.engines.loop import Loop
-from offsetkeeper.engines.quarantine import Held, halves, others, pieces, text_of, without_paths
+from offsetkeeper.engines.quarantine import Held, Quarantine, halves, others, pieces, text_of, without_paths
 from offsetkeeper.engines.settings import Pace, Run
 from offsetkeeper.errors import RangeGone, SettingsError, StartRefused
 from offsetkeeper.kafka.start_plan import Subscription
@@ -71,6 +72,30 @@ def test_what_stays_written_is_tried_after_the_bad_record_elsewhere_and_then_fro
         *((0, 11, 12), (1, 5, 6)),
         *((0, 9, 10), (0, 8, 9), (0, 7, 8)),
     ]
+
+
+def test_of_what_the_group_has_written_no_letter_is_tried_and_nothing_before_a_reset() -> None:
+    ledger = Ledger(MemoryStore(f"memory://{secrets.token_hex(8)}"), "g", retry_timeout_s=0)
+    ledger.acquire()
+    ledger.place({TopicPartition("t", 0): Position(0), TopicPartition("t", 1): Position(0)})
+
+    def commit(partition: int, start: int, end: int, reason: str = "") -> None:
+        batch = ledger.batch([OffsetRange("t", partition, start, end)])
+        ledger.begin(batch)
+        ledger.commit(batch, reason)
+
+    commit(0, 0, 10)
+    ledger.rewind({TopicPartition("t", 0): Position(2)}, "once more", force=True)
+    ledger.acquire()
+    commit(0, 2, 10)
+    commit(0, 10, 11, QUARANTINED)
+    commit(1, 0, 9)
+    commit(0, 11, 20)
+    run = cast("Quarantine", SimpleNamespace(ledger=ledger))
+    held = Held(unread=[], read=[OffsetRange("t", 0, 5, 20), OffsetRange("t", 1, 0, 9)])
+    found = Quarantine._written(run, held, OffsetRange("t", 0, 20, 21))
+    assert found == [OffsetRange("t", 0, 11, 20), OffsetRange("t", 0, 5, 10)]
+    assert Quarantine._written(run, held, OffsetRange("t", 0, 11, 12)) == [OffsetRange("t", 0, 5, 10)]
 
 
 @pytest.mark.parametrize(

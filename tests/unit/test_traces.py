@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,16 @@ import pytest
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core import trace
+from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Entry
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.engines.traced import traced
+from offsetkeeper.errors import SettingsError, StoreError, StoreUnavailable
 from offsetkeeper.operate.traces import RULES, check_lines, check_traces
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.outputs import Prepared
+from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
+from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.faults import Fault, faulty
 from offsetkeeper.testing.simulator.explore import replay, wander
 from offsetkeeper.testing.simulator.scenarios import scenarios
 from offsetkeeper.testing.simulator.traces import lines_of
@@ -409,6 +417,53 @@ def test_without_the_environment_nothing_is_written_and_the_store_is_asked_direc
     ledger = run_once(f"sqlite:///{tmp_path}/offsets.db")
     assert trace.traced(ledger.store, ledger.who, {}) is ledger.store
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".jsonl" or path.is_dir()] == []
+
+
+@pytest.mark.parametrize(("staged", "rows"), [(["a row"], True), ([], True), (None, False)])
+def test_a_trace_tells_a_landing_of_rows_from_one_that_changes_the_mark_alone(staged: object, *, rows: bool) -> None:
+    ledger = Ledger(open_store("memory://landings"), "g", retry_timeout_s=0)
+    mark = OutputMark.of(ledger.batch([]), void=not rows)
+    landed: list[object] = []
+    lander = Lander(lambda *_: staged, lambda _: Seen(None), lambda *given: landed.append(given[3]))
+    lines: Lines = []
+    with trace.taken(lines.append):
+        way = traced(Prepared({"out": Once(lander, "out")}, {}), ledger).writers["out"]
+        assert isinstance(way, Once)
+        way.lander.land(MarkKey("g", "out"), Seen(None), mark, staged)
+    assert [(line["event"], line["rows"], line["mark"]["void"]) for line in lines] == [
+        ("land", rows, not rows),
+        ("landed", rows, not rows),
+    ]
+    assert landed == [staged]
+
+
+def test_a_trace_tells_which_question_to_the_store_has_failed() -> None:
+    store = faulty(MemoryStore(f"memory://{secrets.token_hex(8)}"))
+    ledger, lines = Ledger(store, "g", retry_timeout_s=0), Lines()
+    store.arm(Fault.REFUSED)
+    with trace.taken(lines.append), pytest.raises(StoreUnavailable):
+        ledger.load()
+    assert [(line["event"], line["error"]) for line in lines] == [("load", "StoreUnavailable")]
+
+
+@pytest.mark.parametrize("fails", ["", "rows", "request", "reply"])
+def test_a_trace_tells_rows_that_were_taken_back_from_what_the_store_refuses_or_may_have(
+    tmp_path: Path, fails: str
+) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path}/offsets.db")) as real:
+        store = faulty(real)
+        ledger, lines = Ledger(store, "g", retry_timeout_s=0), Lines()
+        ledger.acquire()
+        ledger.place({TopicPartition("t", 0): Position(0)})
+        batch = ledger.batch([OffsetRange("t", 0, 0, 5)])
+        ledger.begin(batch)
+        store.arm({"request": Fault.REFUSED, "reply": Fault.REPLY_LOST}.get(fails))
+        with trace.taken(lines.append), suppress(ValueError, StoreError), ledger.transaction(batch):
+            if fails == "rows":
+                raise ValueError("a wrong row")
+    outcomes = {"": "stored", "rows": "rolled back", "request": "not stored", "reply": "unknown"}
+    assert [line["outcome"] for line in lines if line["event"] == "answer"] == [outcomes[fails]]
+    assert len(places(lines, "send")) == (fails in {"", "reply"})
 
 
 def test_a_trace_that_cannot_be_written_ends_no_run(
