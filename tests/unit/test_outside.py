@@ -22,7 +22,16 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.cli.serve import _token
 from offsetkeeper.cli.targets import read_csv, write_text
-from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, load_json, read_file, read_text, unpack
+from offsetkeeper.core.outside import (
+    LARGEST_STORED,
+    TooManyValues,
+    UnfitFile,
+    check_values,
+    load_json,
+    read_file,
+    read_text,
+    unpack,
+)
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.ledger_log import Line, _unpacked
@@ -370,3 +379,12 @@ def test_a_ledger_that_is_too_large_unpacked_is_damaged(unpacked: Callable[[byte
     """A node of 1 MB became 1 GB at each look of `groups` and `serve`."""
     packed = zlib.compress(b"0" * (LARGEST_STORED + 1))
     assert unpacked(packed) == packed
+
+
+def test_a_long_text_of_few_values_is_read_and_only_one_of_too_many_is_not() -> None:
+    for text in ('{"a": ["a long text, with a comma", 1, 2]}', '[1, 2, [3, {"a": 4}], 5]'):
+        marks = sum(text.count(mark) for mark in ",[{")
+        for given in (text, text.encode()):
+            check_values(given, most=marks)
+            with pytest.raises(TooManyValues):
+                check_values(given, most=marks - 1)

@@ -88,6 +88,13 @@ def test_a_partition_that_a_topic_gets_after_it_was_made_again_is_new(policy: An
     assert {row.verdict for row in before.rows} == {Verdict.RECREATED}
 
 
+def test_a_first_run_that_is_to_stop_begins_nowhere() -> None:
+    found = planned({}, {P0: Bounds(5, 9)}, Policies(first_run="stop"))
+    assert outcome(only(found)) == (Verdict.FIRST_RUN, None, "first_run=stop", 0, 0, 0, True)
+    with pytest.raises(StartRefused, match="orders 0"):
+        found.check()
+
+
 def test_a_first_run_elsewhere_counts_what_it_skips() -> None:
     row = only(planned({}, {P0: Bounds(5, 9)}, first={P0: 8}, start="latest"))
     assert outcome(row) == (Verdict.FIRST_RUN, 8, "start=latest", 0, 3, 0, False)

@@ -98,6 +98,17 @@ def test_of_what_the_group_has_written_no_letter_is_tried_and_nothing_before_a_r
     assert Quarantine._written(run, held, OffsetRange("t", 0, 11, 12)) == [OffsetRange("t", 0, 5, 10)]
 
 
+def test_few_records_are_tried_of_many_partitions_and_then_those_that_were_read() -> None:
+    bad = OffsetRange("t", 0, 10, 11)
+    held = Held(
+        unread=[OffsetRange("t", number, 100, 200) for number in range(1, 20)], read=[OffsetRange("t", 0, 0, 10)]
+    )
+    found = [ranges for [*ranges] in others(held, bad)]
+    far = [r for ranges in found for r in ranges if r.start in {150, 199} and r.size == 1]
+    assert far == [OffsetRange("t", number, at, at + 1) for number in (1, 2, 3) for at in (150, 199)]
+    assert found[-2:] == [[OffsetRange("t", 0, 7, 10)], [OffsetRange("t", 0, 0, 1)]]
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [

@@ -17,7 +17,7 @@ from offsetkeeper import Pipeline, Policies
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app, main
-from offsetkeeper.core.urls import scheme_of, shown_location, url_error
+from offsetkeeper.core.urls import redacted, scheme_of, secrets_of, shown_location, url_error
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.settings import QueryRun
@@ -301,3 +301,20 @@ def test_a_wrong_value_of_librdkafka_is_not_shown_however_it_is_cut(name: str, v
     with pytest.raises(SettingsError, match="librdkafka refuses") as found:
         open_client("Producer", "127.0.0.1:1", {name: value}, {})
     assert "s3cr3t" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("postgresql://user:s3cret@host/db", "password s3cret is wrong"),
+        ("postgresql://user:s3@cret@host/db", "no host s3@cret"),
+        ("postgresql://user:12%2Fcret@host/db", "password 12/cret is wrong"),
+        ("redis://:s3cret@host:6379", "password s3cret is wrong"),
+        ("jdbc:mysql://host/db?user=a&password=s3cret", "password s3cret is wrong"),
+        ("redis://host:s3cret", "no port s3cret"),
+    ],
+)
+def test_a_password_of_a_uri_is_taken_out_of_what_a_client_says(uri: str, said: str) -> None:
+    shown = redacted(said, secrets_of({"url": uri}))
+    assert "***" in shown
+    assert "cret" not in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,8 +22,14 @@ TP = TopicPartition("t", 0)
 BATCH = Batch("g", "token", 1, (OffsetRange(*TP, 0, 5),))
 
 
-def check(monkeypatch: pytest.MonkeyPatch, now: Mapping[TopicPartition, TopicDescription]) -> Course:
+def check(
+    monkeypatch: pytest.MonkeyPatch,
+    now: Mapping[TopicPartition, TopicDescription],
+    batch: Batch = BATCH,
+    course: Course | None = None,
+) -> Course:
     """Check the topics of the batch, which are these now; return how far the run is with it."""
+    course = Course() if course is None else course
     monkeypatch.setattr(attempt, "described", lambda *_: now)
     stored = {TP: Position(0, "topic", "cluster")}
     delivery = SimpleNamespace(
@@ -32,8 +39,7 @@ def check(monkeypatch: pytest.MonkeyPatch, now: Mapping[TopicPartition, TopicDes
         _cluster=None,
         _reads=lambda _: False,
     )
-    course = Course()
-    Delivery._check_topics(cast("Delivery", delivery), BATCH, course)
+    Delivery._check_topics(cast("Delivery", delivery), batch, course)
     return course
 
 
@@ -61,3 +67,9 @@ def test_a_topic_that_is_gone_or_another_or_elsewhere_ends_the_batch(
 ) -> None:
     with pytest.raises(RangeGone, match=why):
         check(monkeypatch, now)
+
+
+def test_what_was_checked_or_has_no_record_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: dict[TopicPartition, TopicDescription] = {}
+    assert check(monkeypatch, gone, course=Course(checked=True)).checked
+    assert not check(monkeypatch, gone, batch=replace(BATCH, ranges=())).checked
