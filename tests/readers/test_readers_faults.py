@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Theirs
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.offsets import OffsetRange, TopicPartition
@@ -244,24 +245,27 @@ def test_an_error_of_another_kind_is_not_taken_for_a_readers() -> None:
     ("text", "told"),
     [
         (
-            "Record batch for partition my-topic-7 at offset 2 is invalid, cause: Record is corrupt (stored crc = 1)",
-            r"partition my-topic 7: offset 2: Record is corrupt \(stored crc = 1\)",
+            "CorruptRecordException: Record batch for partition my-topic-7 at offset 2 is invalid, cause: CRC (1)",
+            r"partition my-topic 7: offset 2: CRC \(1\)",
         ),
         (
-            "Received exception when fetching the next record from my-topic-7. If needed, please seek past the record",
+            "KafkaException: Received exception when fetching the next record from my-topic-7. If needed, please seek",
             "partition my-topic 7: a record batch cannot be read",
         ),
     ],
 )
 def test_what_the_connector_says_of_a_damaged_record_names_its_partition(text: str, told: str) -> None:
     """Of other errors of Kafka's Java client it is unknown whether they are of the source or of an output."""
-    for error in (reading_error(RuntimeError(text)), task_error(RuntimeError(text))):
+    raised = PySparkException(f"Job aborted\nCaused by: org.apache.kafka.common.errors.{text}")
+    for error in (reading_error(raised), task_error(raised)):
         assert type(error) is BrokerError
         assert re.match(told, str(error))
-    assert task_error(RuntimeError("org.apache.kafka.common.errors.TimeoutException")) is None
+    assert task_error(PySparkException("org.apache.kafka.common.errors.TimeoutException")) is None
 
 
 def test_a_value_with_the_words_of_sparks_connector_is_no_error_of_it() -> None:
     line = "Record at topic orders partition 0 offset 5 has timestamp value 99999 that overflows"
     assert task_error(ValueError(f"not JSON: 'WARN {line}'")) is None
-    assert task_error(RuntimeError(f"a job failed\nCaused by: java.lang.ArithmeticException: {line}")) is not None
+    kind = "org.apache.spark.sql.kafka010.KafkaIllegalArgumentException"
+    assert task_error(PySparkException(f"a job failed\nCaused by: {kind}: {line}")) is not None
+    assert task_error(PySparkException(f"a job failed\nCaused by: java.lang.RuntimeException: {line}")) is None

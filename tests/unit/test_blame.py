@@ -25,13 +25,13 @@ import redis
 import requests
 import urllib3
 from confluent_kafka import KafkaError, KafkaException
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 
 from offsetkeeper import errors
 from offsetkeeper.core.executors import our_error, raised, raised_in_turn
 from offsetkeeper.engines.quarantine import text_of
 from offsetkeeper.readers import reading_error, task_error
-from offsetkeeper.sinks.blame import Blame, blame, judged, kept, words
+from offsetkeeper.sinks.blame import Blame, blame, judged, kept, told_by_system, words
 
 RECORD, PROGRAM, AWAY, REFUSES = Blame.RECORD, Blame.PROGRAM, Blame.AWAY, Blame.REFUSES
 
@@ -364,13 +364,13 @@ def test_what_a_function_does_without_a_service_may_be_a_record_s_fault_all_the_
 
 def test_a_worker_that_crashed_is_not_away() -> None:
     crashed = "Python worker exited unexpectedly (crashed)\nCaused by: java.net.SocketException: Connection reset"
-    assert blame(RuntimeError(crashed)) is None
-    assert blame(RuntimeError("Caused by: java.net.ConnectException: Connection refused")) is AWAY
+    assert blame(PySparkException(crashed)) is None
+    assert blame(PySparkException("Caused by: java.net.ConnectException: Connection refused")) is AWAY
 
 
 def test_a_traceback_may_follow_a_class_of_spark() -> None:
     lost = "Lost task 0.0 (driver): org.apache.spark.api.python.PythonException: Traceback (most recent call last)"
-    assert raised(RuntimeError(f'{lost}:\n  File "a.py"\nValueError: bad\n\n\tat')) == ("ValueError", "bad")
+    assert raised(PySparkException(f'{lost}:\n  File "a.py"\nValueError: bad\n\n\tat')) == ("ValueError", "bad")
 
 
 def test_of_a_traceback_the_last_error_counts() -> None:
@@ -383,8 +383,8 @@ def test_of_a_traceback_the_last_error_counts() -> None:
         "",
     ]
     text = "\n".join([*lines, "Traceback (most recent call last):", '  File "b.py"', "app.Wrong: no  value", ""])
-    assert raised(RuntimeError(text)) == ("app.Wrong", "no  value")
-    assert raised(RuntimeError("no traceback")) is None
+    assert raised(PySparkException(text)) == ("app.Wrong", "no  value")
+    assert raised(PySparkException("no traceback")) is None
 
 
 def test_an_error_whose_text_cannot_be_made_is_judged_as_one_without_a_text() -> None:
@@ -427,33 +427,150 @@ def test_of_a_foreign_error_only_the_class_is_kept(error: BaseException, expecte
     assert kept(error) == expected
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "Permission denied",
-        "No space left on device",
-        "java.net.ConnectException: refused",
-        "offsetkeeper.errors.SinkError: gone",
-        "Traceback (most recent call last):\n  x\nConnectionError: x",
-    ],
+PLACE = "orders 0: the record at offset 5 has the time 1 ms"
+DAMAGED = "org.apache.kafka.common.errors.CorruptRecordException: Record for partition orders-3 at offset 17 is invalid"
+BAD_TIME = (
+    "org.apache.spark.sql.kafka010.KafkaIllegalArgumentException: Record at topic orders partition 0 offset 5 has "
+    "timestamp value 9 that overflows"
 )
+REFUSED_TRACE = "java.net.ConnectException: Connection refused\n\tat a.B.c(B.java:1)"
+VALUES = [
+    "Permission denied",
+    "No space left on device",
+    "java.io.IOException: No space left on device",
+    "java.net.ConnectException: refused",
+    "offsetkeeper.errors.SinkError: gone",
+    "Traceback (most recent call last):\n  x\nConnectionError: x",
+    REFUSED_TRACE,
+    f"ERROR cannot reach\n{REFUSED_TRACE}",
+    f"ERROR cannot reach\napp.Failed: x\n\tat a.B.c(B.java:1)\nCaused by: {REFUSED_TRACE}\n\t... 3 more",
+    "ERROR\norg.apache.hadoop.security.AccessControlException: Permission denied: user=x",
+    "ERROR\nTraceback (most recent call last):\n  x\nConnectionError: x",
+    "ERROR\noffsetkeeper.errors.SinkError: gone",
+    "ERROR\noffsetkeeper.errors.MarkAhead: gone",
+    "ERROR\noffsetkeeper.errors.RangeGone: gone",
+    f"ERROR\noffsetkeeper.errors.RecordUnreadable: {PLACE}",
+    f"ERROR\nTraceback (most recent call last):\n  x\noffsetkeeper.errors.RecordUnreadable: {PLACE}",
+    f"ERROR\nCaused by: org.apache.spark.SparkRuntimeException: offsetkeeper.errors.RecordUnreadable: {PLACE}",
+    f"{DAMAGED}, cause: CRC",
+    f"ERROR\nCaused by: {DAMAGED}, cause: CRC",
+    "Record for partition orders-3 at offset 17 is invalid, cause: CRC",
+    "Received exception when fetching the next record from orders-3. If needed, please seek past the record",
+    f"ERROR\n{BAD_TIME}",
+    f"ERROR\nCaused by: {BAD_TIME}",
+]
+JVM_TRACE = "\n\tat org.apache.spark.sql.x(X.scala:1)\n\nDriver stacktrace:\n\tat org.apache.spark.y(Y.scala:1)"
+LOST = (
+    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage "
+    "1.0 (TID 1) (localhost executor driver): "
+)
+
+
+class Java:
+    """An error of the JVM, as py4j gives it."""
+
+    def __init__(self, *said: str) -> None:
+        """Take what it and its causes say."""
+        self.said = said
+
+    def toString(self) -> str:  # noqa: N802 - Java's name
+        """Return the class and the message."""
+        return self.said[0]
+
+    def getCause(self) -> Java | None:  # noqa: N802 - Java's name
+        """Return the cause."""
+        return Java(*self.said[1:]) if self.said[1:] else None
+
+
+def of_spark(text: str, *said: str) -> PySparkException:
+    """Return what Spark raises, with the errors of its JVM, if the driver has one."""
+    error = PySparkException(text)
+    if said:
+        error._origin = Java(*said)  # type: ignore[attr-defined]
+    return error
+
+
+def quoting(value: str) -> list[Exception]:
+    """Return errors of a record, each with its value: of Python's functions, and of Spark with and without a JVM."""
+    task = f'Traceback (most recent call last):\n  File "x.py"\nValueError: no price in {value}\n'
+    cast = f'[CAST_INVALID_INPUT] The value \'{value}\' of the type "STRING" cannot be cast to "INT"'
+    malformed = f"[MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected: {value}. Parse Mode"
+    told = [cast, malformed, f"[USER_RAISED_EXCEPTION] no price in {value}"]
+    java = [f"org.apache.spark.SparkRuntimeException: {each}" for each in told]
+    old = f"java.lang.RuntimeException: {value}"  # `raise_error` of Spark 3.5
+    return [
+        ValueError(f"no price in {value}"),
+        ValueError(value),
+        PythonException(f"It failed\n{task}\n\tat"),
+        of_spark(f"[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] It failed: {task}"),
+        *map(of_spark, (*told, *java)),
+        *(of_spark(f"{LOST}{each}{JVM_TRACE}") for each in java),
+        *(of_spark(f"An error occurred while calling o1.x.\n: {each}{JVM_TRACE}\nCaused by: {each}") for each in java),
+        *(of_spark(f"[STREAM_FAILED] Query [id = 1] terminated with exception: {each}") for each in told),
+        *(of_spark(each, f"org.apache.spark.SparkRuntimeException: {each}") for each in told),
+        of_spark(f"{LOST}{old}{JVM_TRACE}\nCaused by: {old}", f"org.apache.spark.SparkException: {LOST}{old}", old),
+    ]
+
+
+@pytest.mark.parametrize("value", VALUES)
 def test_words_in_a_value_decide_nothing(value: str) -> None:
-    """Topics of logs have such values."""
+    """Topics of logs have such values, of several lines too."""
     with pytest.raises(ValueError, match="invalid literal") as told:
         int(value)
-    assert blame(told.value) is None
-    task = f'It failed\nTraceback (most recent call last):\n  File "x.py"\nValueError: {told.value}\n\n\tat'
-    assert blame(PythonException(task)) is None
-    cast = f'[CAST_INVALID_INPUT] The value \'{value}\' of the type "STRING" cannot be cast to "INT"'
-    assert blame(RuntimeError(f"org.apache.spark.SparkNumberFormatException: {cast}")) is None
-    assert blame(RuntimeError(cast)) is None
+    errors_of_it = [told.value, *quoting(value)]
+    assert [blame(each) for each in errors_of_it] == [None] * len(errors_of_it)
+    assert [task_error(each) for each in errors_of_it] == [None] * len(errors_of_it)
+    assert {told_by_system(each) for each in errors_of_it} == {""}
+
+
+def test_our_error_of_a_task_has_its_own_lines_and_none_of_what_spark_writes_behind() -> None:
+    line = "offsetkeeper.errors.MarkAhead: first\n  second\n  third"
+    task = f'Traceback (most recent call last):\n  File "x.py"\n{line}\n\n\tat org.apache.spark.x(X.scala:1)\n'
+    nested = f'Traceback (most recent call last):\n  File "f.py"\npyspark.errors.PythonException: It failed:\n{task}'
+    hidden = "An exception was thrown from the Python worker"
+    for error in (
+        PythonException(f"{hidden}:\n{task}Caused by: x"),
+        of_spark(f"[STREAM_FAILED] Query [id = 1] terminated with exception: {nested}"),
+        PythonException(f"\n  {hidden}. Please see the stack trace below.\n{line}\n"),
+        PythonException(f"{hidden}: {line}\n"),
+        of_spark("x", f"org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] {hidden}: {line}\n"),
+    ):
+        ours = task_error(error)
+        assert (type(ours), str(ours)) == (errors.MarkAhead, "first\n  second\n  third")
+
+
+def test_what_the_files_say_of_a_value_is_our_error_with_and_without_a_jvm() -> None:
+    """Spark raises it, by `raise_error`: any value of a user may be there too, and is its record's fault."""
+    ours = "offsetkeeper.errors.RowMismatch: orders 3 offset 12: column at"
+    failed = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/x"
+    for before in ("org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION]", "java.lang.RuntimeException:"):
+        for error in (of_spark("x", failed, f"{before} {ours}\n"), of_spark(f"{LOST}{before} {ours}\n{JVM_TRACE}")):
+            assert (type(task_error(error)), str(task_error(error))) == (errors.RowMismatch, ours.partition(": ")[2])
+            assert blame(error) is RECORD
+
+
+def test_an_outage_is_told_by_the_jvm_where_it_can_be_asked() -> None:
+    full, away = "java.io.IOException: No space left on device", "java.net.ConnectException: Connection refused"
+    failed = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/x"
+    assert blame(of_spark("x", failed, f"org.apache.hadoop.fs.FSError: {full}", full)) is AWAY
+    assert told_by_system(of_spark("x", failed, full)) == full
+    assert blame(of_spark(f"{failed}\n\tat org.apache.spark.x\nCaused by: {full}")) is AWAY
+    lost = f"org.apache.spark.SparkException: {LOST}"
+    assert blame(of_spark("x", lost, away)) is AWAY
+    assert blame(of_spark(f"{LOST}{away}{JVM_TRACE}")) is AWAY
+    barrier = "Could not recover from a failed barrier ResultStage. The task finished unsuccessfully.\n"
+    aborted = f"org.apache.spark.SparkException: Job aborted due to stage failure: {barrier}{away}{JVM_TRACE}"
+    assert blame(of_spark(f"An error occurred while calling o1.x.\n: {aborted}", aborted)) is AWAY
+    gone = of_spark(f"An error occurred while calling o1.x.\n: {failed}\n\tat x\nCaused by: {full}")
+    gone._origin = object()  # type: ignore[attr-defined]  # as a JVM that does not answer
+    assert blame(gone) is AWAY
 
 
 def test_a_full_disk_is_away_wherever_it_is_told() -> None:
     full = "java.io.IOException: No space left on device"
     for line in (full, f"org.apache.hadoop.fs.FSError: {full}"):
-        assert blame(RuntimeError(f"Job aborted\nCaused by: {line}\n\tat x")) is AWAY
+        assert blame(PySparkException(f"Job aborted\nCaused by: {line}\n\tat x")) is AWAY
     remote = "org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.hdfs.server.namenode.SafeModeException): Cannot"
-    assert blame(RuntimeError(remote)) is AWAY
+    assert blame(PySparkException(remote)) is AWAY
     task = 'x\nTraceback (most recent call last):\n  File "x"\nOSError: [Errno 28] No space'
     assert blame(PythonException(task)) is AWAY

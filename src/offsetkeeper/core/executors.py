@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
-from offsetkeeper.errors import OffsetkeeperError
+from offsetkeeper.errors import OffsetkeeperError, RowMismatch
 
 TRACEBACK = "Traceback (most recent call last):"
 """How the text of an error begins that Python code has raised in a task."""
-# At the start of a line, or behind what Spark writes before: a value may have the same words.
-_OURS = re.compile(
-    r"^(?:Caused by: |\[USER_RAISED_EXCEPTION\] |(?:[\w$]+\.)+[\w$]+: )*offsetkeeper\.errors\.(?P<name>[A-Za-z]+): "
-    r"(?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)",
+_ERROR = r"offsetkeeper\.errors\.(?P<name>[A-Za-z]+): (?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)"
+_OURS = re.compile(_ERROR)
+# What Spark writes before an error of Python whose traceback it hides, and before one of `raise_error`.
+_HIDDEN = re.compile(
+    r"(?:org\.apache\.spark\.api\.python\.PythonException: |\[PYTHON_EXCEPTION\] "
+    rf"|An exception was thrown from the Python worker[^\n]*?[:.]\s+)+{_ERROR}"
+)
+_BY_SQL = re.compile(rf"(?:(?:[\w$]+\.)+[\w$]+: )*(?:\[USER_RAISED_EXCEPTION\] )?{_ERROR}")
+# Only these bring the text of another error. The text of any other may have a value with all that is looked for here.
+_SPARK = ("pyspark.", "py4j.")
+_OF_ANYBODY = "java.lang.RuntimeException: "  # `raise_error` of Spark 3.5 says a value with it
+_ABORTED = "org.apache.spark.SparkException: Job aborted"
+_MOST_BEHIND = 20
+# Where an error of Java begins in a text: where Spark, Java or py4j write one. A value may have one elsewhere.
+_JAVA = re.compile(
+    r"\A|^: |^Caused by: |^JVM stacktrace:\n|finished unsuccessfully\.\n|terminated with exception: "
+    r"|\(\S+ executor \w+\): ",
     re.MULTILINE,
+)
+# The conditions of Spark whose words may be those of a value, of any number of lines.
+_OF_VALUE = re.compile(
+    r"(?:\A|[:)] )\[(?:USER_RAISED|CAST|CONVERSION|CANNOT_(?:PARSE|DECODE)|FAILED_(?:PARSE|ROW)|MALFORMED|INVALID"
+    r"|DUPLICATED?|NUMERIC|DATETIME|ILLEGAL|(?:BINARY_)?ARITHMETIC|CHECK|MERGE|VARIANT|WKB)_[A-Z0-9_.]+\]"
 )
 _BEGIN = re.compile(rf"^[^'\"\n]*{re.escape(TRACEBACK)}", re.MULTILINE)  # not within a value
 # Python draws the errors of a group in a frame: each line behind a margin, and rules between them.
@@ -22,6 +40,7 @@ _GROUP = re.compile(rf"^[^'\"\n]*Exception Group {re.escape(TRACEBACK)}", re.MUL
 _MARGIN = re.compile(r"^ *[|+] ", re.MULTILINE)
 _RULE = re.compile(r"^ *\+-.*\n?", re.MULTILINE)
 _GROUPS = frozenset({"ExceptionGroup", "BaseExceptionGroup"})
+_LAST = re.compile(r"(?<=\n)(?! )[^\n]*\S")
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct|During handling of the above exception)[^\n]*:\n\n")
 
 
@@ -50,8 +69,82 @@ def error_text(error: BaseException) -> str:
 
 def our_error(error: BaseException) -> OffsetkeeperError | None:
     """Return the error of offsetkeeper that a task has raised, from what Spark raises; None if it is another one."""
-    found = [each for each in _OURS.finditer(_unframed(error_text(error))) if each["name"] in _KINDS]
-    return _KINDS[found[-1]["name"]](found[-1]["message"]) if found else None
+    return _ours_of_python(_raised_by_python(error)) or _ours_of_java(told_by_java(error))
+
+
+def told_by_java(error: BaseException) -> Iterator[str]:
+    """Yield what each error of the JVM says from its class on, the outermost first; none if Python code has raised.
+
+    They come from the JVM itself where the driver has one that can be asked, else from the text.
+    """
+    if not _is_of_spark(error) or raised(error) is not None:
+        return
+    said = _chain(error)
+    # the failure of a barrier stage has no cause: only its text tells it
+    yield from _heads(error_text(error)) if not said or said[-1].startswith(_ABORTED) else said
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    return any(f"{kind.__module__}.".startswith(_SPARK) for kind in type(error).__mro__)
+
+
+def _chain(error: Any) -> list[str]:
+    """Return what the errors of the JVM say; empty if there is no JVM, or if it does not answer."""
+    said: list[str] = []
+    try:
+        each = getattr(error, "java_exception", None)
+        each = getattr(error, "_origin", None) if each is None else each
+        while each is not None and len(said) < _MOST_BEHIND:
+            said.append(str(each.toString()))
+            each = each.getCause()
+    except Exception:  # noqa: BLE001 - of py4j, or of the `toString` of anybody
+        return []
+    return said
+
+
+def _heads(text: str) -> Iterator[str]:
+    """Yield the text from each error of Java on, up to a value."""
+    most = _begin_of_value(text)
+    for place in _JAVA.finditer(text):
+        if place.end() > most:
+            return
+        yield text[place.end() :].lstrip()
+
+
+def _begin_of_value(text: str) -> int:
+    """Return from where on a text may be that of a value, of any number of lines; its length if none is known."""
+    found = _OF_VALUE.search(text)
+    return len(text) if found is None else found.start()
+
+
+def _ours_of_python(ends: Iterable[str]) -> OffsetkeeperError | None:
+    """Return our error if Python code has raised it, or another one of Spark that has it in its text."""
+    for each in ends:
+        found = _ours(_OURS.match(each))
+        if found is None and each.startswith(_SPARK):
+            behind = each.partition(": ")[2]
+            within = [*_in_turn(behind)]
+            found = _ours_of_python(within) if within else _ours_of_java(_heads(behind))
+        if found is not None:
+            return found
+    return None
+
+
+def _ours_of_java(said: Iterable[str]) -> OffsetkeeperError | None:
+    """Return our error of Java's last cause that is one.
+
+    `raise_error` makes a `RowMismatch` only. A value may do that too, and nothing else: it is its record's fault.
+    """
+    found = None
+    for each in said:
+        by_sql = _BY_SQL.match(each)
+        is_one = by_sql is not None and by_sql["name"] == RowMismatch.__name__
+        found = _ours(by_sql if is_one else _HIDDEN.match(each)) or found
+    return found
+
+
+def _ours(match: re.Match[str] | None) -> OffsetkeeperError | None:
+    return _KINDS[match["name"]](match["message"]) if match is not None and match["name"] in _KINDS else None
 
 
 def _below(kind: type[OffsetkeeperError]) -> dict[str, type[OffsetkeeperError]]:
@@ -73,20 +166,37 @@ def raised_in_turn(error: BaseException) -> Iterator[Raised]:
 
     In place of a group of errors come those that are in it.
     """
-    text = _unframed(error_text(error))
+    yield from map(_first_line, _raised_by_python(error))
+
+
+def _raised_by_python(error: BaseException) -> Iterator[str]:
+    if _is_of_spark(error) and not "".join(_chain(error)[-1:]).startswith(_OF_ANYBODY):
+        yield from _in_turn(error_text(error))
+
+
+def _in_turn(text: str) -> Iterator[str]:
+    """Yield the text from the last line of each traceback on; see `raised_in_turn`."""
+    text = _unframed(text)
+    begin = _BEGIN.search(text)
+    if begin is None or begin.end() > _begin_of_value(text):
+        return
     most = 0 if _GROUP.search(text) else 1  # otherwise the rest is Spark's, or a value's
     for part in reversed(_CHAINED.split(text)):
-        found = [one for each in _BEGIN.split(part, most)[1:] if (one := _last_line(each)) is not None]
+        found = [end for each in _BEGIN.split(part, most)[1:] if (end := _end_of(each))]
         if not found:
             return
-        yield from [each for each in found if each.name not in _GROUPS] or found
+        yield from [each for each in found if _first_line(each).name not in _GROUPS] or found
 
 
-def _last_line(traceback: str) -> Raised | None:
-    """Return the error that ends a traceback, without what follows it; None if it is cut before."""
-    line = next((line for line in traceback.splitlines()[1:] if line.strip() and not line.startswith(" ")), "")
-    name, _, message = line.partition(":")
-    return Raised(name.strip(), message.strip()) if line else None
+def _end_of(traceback: str) -> str:
+    """Return a traceback from the error on that ends it; empty if it is cut before."""
+    found = _LAST.search(traceback)
+    return traceback[found.start() :] if found else ""
+
+
+def _first_line(end: str) -> Raised:
+    name, _, message = next(iter(end.splitlines())).partition(":")
+    return Raised(name.strip(), message.strip())
 
 
 def _unframed(text: str) -> str:

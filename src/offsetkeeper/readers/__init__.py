@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
-from offsetkeeper.core.executors import error_text, our_error
+from offsetkeeper.core.executors import error_text, our_error, told_by_java
 from offsetkeeper.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -54,15 +54,15 @@ _THEIRS = {
     "org.apache.kafka.common.errors.TimeoutException": BrokerUnavailable,
 }
 # What Kafka's Java consumer says of a record batch that is damaged. No producer says so.
+_CONSUMER = r"(?:\(org\.apache\.kafka\.[\w.$]+\) |(?:org\.apache\.kafka\.[\w.$]+: )+)"
 _DAMAGED = (
-    re.compile(r"Record (?:batch )?for partition (.+)-(\d+) at offset (\d+) is invalid, cause: ([^\r\n]*)"),
-    re.compile(r"Received exception when fetching the next record from (.+)-(\d+)()\.()"),
+    re.compile(_CONSUMER + r"Record (?:batch )?for partition (.+)-(\d+) at offset (\d+) is invalid, cause: ([^\r\n]*)"),
+    re.compile(_CONSUMER + r"Received exception when fetching the next record from (.+)-(\d+)()\.()"),
 )
-# What Spark's connector says of a time that Spark's timestamp cannot hold. A value may have the same words.
+# What Spark's connector says of a time that Spark's timestamp cannot hold.
 _BAD_TIME = re.compile(
-    r"^(?:Caused by: )?(?:[\w$]+\.)+[\w$]+: Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value "
-    r"(-?\d+) that overflows",
-    re.MULTILINE,
+    r"org\.apache\.spark\.sql\.kafka010\.\w+: Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value "
+    r"(-?\d+) that overflows"
 )
 
 
@@ -203,7 +203,7 @@ def reading_error(error: BaseException) -> OffsetkeeperError | None:
     if isinstance(error, OffsetkeeperError):
         return error
     text = error_text(error)
-    ours = our_error(error) or _damage(text)
+    ours = our_error(error) or _damage(error)
     if ours is not None:
         return ours
     for mark, kind in _THEIRS.items():
@@ -220,15 +220,19 @@ def task_error(error: Exception) -> OffsetkeeperError | None:
     """
     if isinstance(error, OffsetkeeperError):
         return None
-    return our_error(error) or _damage(error_text(error))
+    return our_error(error) or _damage(error)
 
 
-def _damage(text: str) -> BrokerError | None:
-    """Return the error for a record that Spark's connector has met and cannot give; None if it has met none."""
-    if bad := _BAD_TIME.search(text):
+def _damage(error: BaseException) -> BrokerError | None:
+    """Return the error for a record that Spark's connector has met and cannot give; None if it has met none.
+
+    A value may have the same words, but not where an error of Java begins.
+    """
+    said = [*told_by_java(error)]
+    if bad := next(filter(None, map(_BAD_TIME.match, said)), None):
         what = f"{BAD_TIME.format(bad[4])}, and its connector gives nothing of the record: use reader='packed'"
         return unreadable((bad[1], int(bad[2]), int(bad[3])), what)
-    found = next(filter(None, (mark.search(text) for mark in _DAMAGED)), None)
+    found = next((match for mark in _DAMAGED for each in said if (match := mark.match(each))), None)
     if found is None:
         return None
     topic, partition, offset, why = found.groups()

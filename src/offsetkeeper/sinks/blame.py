@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.clients.sql_codes import MYSQL_BROKEN, MYSQL_PASSING, POSTGRESQL_PASSING, is_of_mysql_client
-from offsetkeeper.core.executors import error_text, our_error, raised, raised_in_turn
+from offsetkeeper.core.executors import error_text, our_error, raised, raised_in_turn, told_by_java
 from offsetkeeper.errors import (
     ComputedAgain,
     MarkMoved,
@@ -127,8 +127,6 @@ _WITH_STATUS = frozenset({"aiohttp", "elasticsearch", "google", "httpx", "opense
 _STATUS = re.compile(r"(?:HTTP Error |(?:Server|Client) error '|\w+\()?([45]\d\d)\b")
 _STATUS_AWAY, _STATUS_REFUSES = frozenset({408, 425, 429, *range(500, 600)}), frozenset({401, 403, 407})
 _SMTP_PASSING = range(400, 500)
-# Of the JVM: the class at the start of a line. A value in the text of another error may have the same words.
-_JAVA = re.compile(r"^\s*(?:Caused by: )?(?:[\w$]+\.)+[\w$]+(?:\([\w.$]+\))?(?::.*)?$", re.MULTILINE)
 _KIND = re.compile(r"[\w$]+(?=[:)]|$)")
 _JAVA_KINDS: Mapping[str, Blame] = MappingProxyType(
     {
@@ -143,7 +141,8 @@ _JAVA_KINDS: Mapping[str, Blame] = MappingProxyType(
         **dict.fromkeys(("AccessControlException", "AccessDeniedException"), Blame.REFUSES),
     }
 )
-_FILES = re.compile(r"\b(?:java\.io\.(?:\w*IOException|FileNotFoundException)|FSError|FileSystemException): ")
+_FILES = re.compile(r"java\.io\.(?:\w*IOException|FileNotFoundException)|(?:.*\.)?(?:FSError|FileSystemException)")
+_OF_ANYBODY = "java.lang.RuntimeException"
 _TEXTS: Mapping[str, Blame] = MappingProxyType(
     {
         **dict.fromkeys(("No space left on device", "Disk quota exceeded", "Read-only file system"), Blame.AWAY),
@@ -195,8 +194,8 @@ def judged(
 
 def told_by_system(error: BaseException) -> str:
     """Return the line of an error of Spark in which a file system or the network says why; empty if none does."""
-    lines = () if raised(error) else (match[0] for match in _JAVA.finditer(error_text(error)))
-    return next((line.strip()[:_MOST] for line in lines if _of_java(line) is not None), "")
+    found = next((each for each in told_by_java(error) if _of_java(each) is not None), "")
+    return found.partition("\n")[0].strip()[:_MOST]
 
 
 def words(error: BaseException) -> str:
@@ -303,14 +302,14 @@ def _of_ours(error: OffsetkeeperError, cause: BaseException | None) -> Blame:
 
 def _of_text(error: BaseException) -> Blame | None:
     """Return whose fault it is by the text alone: of an error of Spark, which has that of the task in it."""
-    found, text = raised(error), error_text(error)
+    found = raised(error)
     if found is not None:
         known = _of_library(_told_by_text(*found)) or _of_python(*found)
         before = (_of_python(*each) for each in raised_in_turn(error))
         return known or (Blame.AWAY if Blame.AWAY in before else None)
-    if _CRASHED in text:
+    if _CRASHED in error_text(error):
         return None  # whatever Java says of the connection to the worker: a record may crash it
-    return next(filter(None, (_of_java(match[0]) for match in _JAVA.finditer(text))), None)
+    return next(filter(None, map(_of_java, told_by_java(error))), None)
 
 
 def _of_python(name: str, message: str) -> Blame | None:
@@ -358,16 +357,16 @@ def _of_status(status: int) -> Blame | None:
     return Blame.AWAY if status in _STATUS_AWAY else None
 
 
-def _of_java(line: str) -> Blame | None:
-    """Return whose fault a line of a Java error is: by a class at its start, or by what a file system says."""
-    head = line.strip().removeprefix("Caused by: ")
-    for part in head.split(": "):
-        kinds = [_JAVA_KINDS.get(kind) for kind in _KIND.findall(part)] if "." in part and " " not in part else None
-        if kinds is None:
+def _of_java(said: str) -> Blame | None:
+    """Return whose fault an error of Java is: by the classes that it begins with, or by what a file system says."""
+    classes, line = [], said.partition("\n")[0].strip()
+    for part in line.split(": "):
+        if "." not in part or " " in part or part == _OF_ANYBODY:  # whose text may be a value: its cause counts
             break
-        if found := next(filter(None, kinds), None):
+        if found := next(filter(None, map(_JAVA_KINDS.get, _KIND.findall(part))), None):
             return found
-    if not _FILES.search(line):
+        classes.append(part)
+    if not any(map(_FILES.fullmatch, classes)):
         return None
     return next((each for mark, each in _TEXTS.items() if mark in line), None)
 
