@@ -374,7 +374,7 @@ def test_a_ledger_that_a_rule_has_archived_is_named_so(
         if operation != "GetObject":
             return call(client, operation, parameters)
         said = {"Code": "InvalidObjectState", "Message": "The operation is not valid for the object's storage class"}
-        raise ClientError({"Error": {**said, **told}, "ResponseMetadata": {"HTTPStatusCode": 403}}, operation)  # type: ignore[typeddict-item]
+        raise ClientError({"Error": {**said, **told}, "ResponseMetadata": {"HTTPStatusCode": 403}}, operation)
 
     with closing(S3Store(url)) as store:
         Ledger(store, "g", retry_timeout_s=5).acquire()

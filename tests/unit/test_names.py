@@ -12,7 +12,9 @@ from offsetkeeper.errors import Refused
 from offsetkeeper.stores import files
 from offsetkeeper.stores.group_names import Names
 from offsetkeeper.stores.kafka.store import NAMES as KAFKA
+from offsetkeeper.stores.kafka.store import KafkaStore
 from offsetkeeper.stores.mysql.store import NAMES as MYSQL
+from offsetkeeper.stores.redis.keys import Keys
 from offsetkeeper.stores.zookeeper.nodes import NAMES as ZOOKEEPER
 from offsetkeeper.testing import strategies
 
@@ -84,3 +86,12 @@ def test_a_name_that_is_too_long_where_it_is_written_is_refused_in_words() -> No
     with pytest.raises(Refused, match=r"has 301 bytes there, and 253 fit\. Nothing was written"):
         files.folder_of("/" * 100)
     assert len(files.folder_of("x" * 249)) == 249
+
+
+def test_a_prefix_or_a_template_may_lead_another_group_to_the_same_ledger() -> None:
+    """So docs/stores.md says when a deployment may change from one name to the other."""
+    kafka = KafkaStore("kafka://host:9092"), KafkaStore("kafka://host:9092?prefix=team-")
+    redis = Keys("offset:{topic}:{group}"), Keys("offset:{topic}:team-{group}")
+    for plain, prefixed in ((kafka[0]._name, kafka[1]._name), (redis[0].control, redis[1].control)):
+        assert plain("team-orders") == prefixed("orders")
+        assert plain("orders") != prefixed("orders")
