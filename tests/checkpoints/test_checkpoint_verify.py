@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.queries import do
-from checkpoints.written import offsets, put, write
+from checkpoints.written import A, B, offsets, put, write
 from offsetkeeper.checkpoint import (
     Edit,
     LocalFiles,
@@ -19,7 +19,8 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
-from offsetkeeper.errors import Refused
+from offsetkeeper.checkpoint.problems import way_back
+from offsetkeeper.errors import NotAllowed, Refused
 
 Spoil = Callable[[LocalFiles], object]
 HEAD = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
@@ -147,6 +148,43 @@ def test_the_remedy_mends_it(case: str, files: LocalFiles) -> None:
     CASES[case][0](files)
     do(files, REMEDIES[case](files))
     assert verify(files) == []
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_copy_in_place_of_lost_offsets_is_not_taken_for_the_end_of_its_batch(
+    tmp_path: Path,
+    stateful: bool,  # noqa: FBT001 - pytest passes it by name
+) -> None:
+    """The records of batch 3 would be skipped: it would begin where it ends."""
+    files = write(tmp_path / "stateful", stateful=stateful)
+    files.delete("offsets/2")
+    [finding] = verify(files)
+    assert "Copy offsets/3 to it" in finding.remedy
+    assert "truncate and move refuse batch 2" in finding.remedy
+    files.write("offsets/2", files.read("offsets/3") or b"")
+    assert verify(files) == []
+    found = read_checkpoint(files)
+    with pytest.raises(NotAllowed, match=r"offsets/2 is a copy of offsets/3.*possible batches: 0, 1, 3"):
+        plan_truncate(found, 2, query_id="new")
+    with pytest.raises(NotAllowed, match="where batch 2 ended is not known"):
+        offsets_after(found, 2)
+    assert way_back(found, 2).startswith(", or truncate to batch 1")
+    assert plan_truncate(found, 3).empty
+
+
+def test_batches_of_a_continuous_query_may_be_alike(files: LocalFiles) -> None:
+    """It writes no time, and where nothing came the end is the same."""
+    for batch in (2, 3):
+        files.write(f"offsets/{batch}", f"v1\n\n{offsets(40, 40)}".encode())
+    assert offsets_after(read_checkpoint(files), 2) == {A: 40, B: 40}
+    do(files, plan_complete(read_checkpoint(files)))
+    assert offsets_after(read_checkpoint(files), 1) == {A: 20, B: 20}
+
+
+def test_old_offsets_that_are_empty_stop_no_truncation(files: LocalFiles) -> None:
+    for batch in (0, 1):
+        files.write(f"offsets/{batch}", b"")
+    assert plan_truncate(read_checkpoint(files), 3).empty
 
 
 def test_all_of_it_is_named_at_once(files: LocalFiles) -> None:

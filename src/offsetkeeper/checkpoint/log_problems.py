@@ -60,13 +60,20 @@ def _torn_offsets(found: Checkpoint) -> Iterator[Problem]:
 
 def _offsets_remedy(found: Checkpoint, batch: int, last: int) -> str:
     if batch < last and last in found.commits:
-        return f"Copy offsets/{last} to it and delete its .crc: Spark reads it, but does not use its content"
+        return f"Copy offsets/{last} to it and delete its .crc: {_only_read(batch)}"
     if batch < last:
         return f"{BACKUP}: it has the start of batch {last}. Else {ANEW}"
     if batch not in found.commits:
         state = ", and the folder state, which that batch created" if found.state and not batch else ""
         return f"Delete it and its .crc{state}: the batch is planned again, possibly with other ranges. {SAME_NUMBER}"
     return f"{BACKUP}. Else {ANEW}{way_back(found, batch - 1)}"
+
+
+def _only_read(batch: int) -> str:
+    return (
+        "Spark reads it, but does not use its content. Where the batch ended is not known then: truncate and move "
+        f"refuse batch {batch}"
+    )
 
 
 def _torn_commits(found: Checkpoint) -> Iterator[Problem]:
@@ -116,7 +123,7 @@ def _order(found: Checkpoint) -> Iterator[Problem]:
     if last > 0 and last - 1 not in offsets:
         remedy = f"{BACKUP}{way_back(found, last - 1)}"
         if last in commits:
-            remedy = f"Copy offsets/{last} to it: Spark reads it, but does not use its content"
+            remedy = f"Copy offsets/{last} to it: {_only_read(last - 1)}"
         remedy = f"{remedy}. Only a query with asynchronous progress tracking can start without it"
         yield Problem(f"offsets/{last - 1}", "it is missing: Spark needs it to start", remedy)
     committed = max((each for each in commits if each <= last), default=-1)

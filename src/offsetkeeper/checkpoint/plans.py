@@ -194,8 +194,11 @@ def offsets_after(checkpoint: Checkpoint, batch: int) -> dict[TopicPartition, in
 
     Raises:
         CorruptStore: the file is damaged or missing.
+        NotAllowed: the file is a copy of the next one, see `verify`.
     """
     sources = checkpoint.offset_log(batch).sources
+    if _is_copy(checkpoint, batch):
+        raise NotAllowed(f"{checkpoint.where}: {_copied(batch)}. Choose another batch")
     return lowest_offsets(sources, lambda name: checkpoint.at(f"offsets/{batch}, source {name}"))
 
 
@@ -341,9 +344,11 @@ def _check_batch(checkpoint: Checkpoint, batch: int) -> None:
     planned = set(checkpoint.offsets)
     both = planned & set(checkpoint.commits)
     whole = sorted(n for n in both if n == 0 or n - 1 in planned)  # without n-1 Spark does not start
+    whole = [n for n in whole if not _is_copy(checkpoint, n)]
     if batch not in whole:
+        why = f" ({_copied(batch)})" if _is_copy(checkpoint, batch) else ""
         raise NotAllowed(
-            f"{checkpoint.where}: batch {batch} cannot be the last one; possible batches: {_listed(whole)}"
+            f"{checkpoint.where}: batch {batch} cannot be the last one{why}; possible batches: {_listed(whole)}"
         )
     stores = checkpoint.state_stores()
     if missing := _without(checkpoint, stores, batch):
@@ -352,6 +357,24 @@ def _check_batch(checkpoint: Checkpoint, batch: int) -> None:
             f"{checkpoint.where}: {missing[0]} no longer has version {batch + 1}, which the query needs after batch "
             f"{batch}. Batches with their state: {_listed(kept)}"
         )
+
+
+def _is_copy(checkpoint: Checkpoint, batch: int) -> bool:
+    """Whether a file of `offsets` is a copy of the next one, which took the place of a lost one.
+
+    Spark writes no two alike, as each has its time; only a continuous query writes no time.
+    """
+    content = checkpoint.logs.get(f"offsets/{batch}")
+    if content is None or content != checkpoint.logs.get(f"offsets/{batch + 1}"):
+        return False
+    try:
+        return bool(_times(checkpoint.offset_log(batch)).get("batchTimestampMs"))
+    except CorruptStore:
+        return False  # both are empty, or cut off
+
+
+def _copied(batch: int) -> str:
+    return f"offsets/{batch} is a copy of offsets/{batch + 1}, so where batch {batch} ended is not known"
 
 
 def _without(checkpoint: Checkpoint, stores: Sequence[StateStore], batch: int) -> list[str]:
