@@ -271,6 +271,58 @@ def test_a_change_that_others_mix_with_is_not_called_done(files: LocalFiles) -> 
     assert content(files) == before
 
 
+def test_an_undo_keeps_the_commit_of_a_batch_that_ended_during_the_change(files: LocalFiles) -> None:
+    """A long batch without state leaves nothing in the checkpoint until it ends: its rows would come twice."""
+    put(files, "offsets/4", f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":9}}\n{offsets(160, 160)}')
+    before, edit = content(files), plan_convert(read_checkpoint(files), 2)
+
+    class Ending(LocalFiles):
+        def write(self, name: str, content: bytes) -> None:
+            super().write(name, content)
+            if name == "offsets/0":
+                put(self, "commits/4", "v1\n{}")
+
+    with pytest.raises(OutcomeUnknown, match="then undo"):
+        do(Ending(files.path), edit)
+    undo = plan_undo(files)
+    assert undo.notes == ()
+    do(files, undo)
+    assert content(files) == {**before, "commits/4": b"v1\n{}"}
+    assert (read_checkpoint(files).next().batch, verify(files)) == (5, [])
+
+
+def test_an_undo_names_the_batches_that_another_program_ran_during_the_change(files: LocalFiles) -> None:
+    before, edit = content(files), plan_move(read_checkpoint(files), {A: 3})
+
+    class Running(LocalFiles):
+        def create(self, name: str, content: bytes) -> bool:
+            created = super().create(name, content)
+            if name == "commits/4":
+                put(self, "offsets/6", f"v1\n{{}}\n{offsets(160, 160)}")
+                put(self, "commits/6", "v1\n{}")
+            return created
+
+    with pytest.raises(OutcomeUnknown, match="then undo"):
+        do(Running(files.path), edit)
+    undo = plan_undo(files)
+    assert undo.notes == (
+        "another program has run batch 6 during the change: what the output has of it stays, and it runs again",
+    )
+    do(files, undo)
+    assert content(files) == before
+
+
+def test_an_undo_of_a_change_by_an_older_release_is_done(files: LocalFiles) -> None:
+    before = content(files)
+    backup = files.backup(do(files, plan_move(read_checkpoint(files), {A: 3})))
+    record = json.loads(backup.read(RECORD) or b"")
+    assert record.pop("writes") == ["offsets/4", "commits/4"]
+    backup.write(RECORD, json.dumps(record).encode())
+    assert plan_undo(files).notes == ()
+    do(files, plan_undo(files))
+    assert content(files) == before
+
+
 def test_an_undo_of_a_change_that_is_still_under_way_is_noticed(files: LocalFiles) -> None:
     """It stalls, is undone by force, and wakes up: nothing that is half done is left for a query."""
     before, edit = content(files), plan_truncate(read_checkpoint(files), 1, query_id="keep")
@@ -299,6 +351,7 @@ def test_an_undo_of_a_change_that_is_still_under_way_is_noticed(files: LocalFile
         {"restores": ["commits/0"]},
         {"restores": [3]},
         {"deletes": None},
+        {"writes": [3]},
         {"before": 7},
         None,
     ],

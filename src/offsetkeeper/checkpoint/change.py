@@ -123,10 +123,32 @@ def _ours(files: Files, found: Checkpoint) -> bool:
 def _back(files: Files, found: Checkpoint, name: str, record: dict[str, Any]) -> Edit:
     kept = files.backup(name)
     then = read_checkpoint(kept)
-    gone = [log for log in found.logs if log not in then.logs] + list(record["restores"])
+    gone = [log for log in found.logs if log not in then.logs and not _has_ended(log, found, then, record)]
+    notes = _again(gone, record)
+    gone += record["restores"]
     state = [each for each in then.state if each in record["deletes"]]
-    edit = make_edit(found, f"undo of {record['action']}", then.logs, gone, restores=state, origin=name)
+    edit = make_edit(found, f"undo of {record['action']}", then.logs, gone, restores=state, origin=name, notes=notes)
     return replace(edit, deletes=tuple(each for each in edit.deletes if each not in state))
+
+
+def _has_ended(log: str, found: Checkpoint, then: Checkpoint, record: dict[str, Any]) -> bool:
+    """Whether it is the commit of a batch that ran during the change, which has left the batch there."""
+    planned = log.replace("commits/", "offsets/")
+    return planned != log and planned in found.logs and planned in then.logs and _is_others(log, record)
+
+
+def _again(gone: Sequence[str], record: dict[str, Any]) -> list[str]:
+    """Return a note on each batch that another program has planned or finished during the change."""
+    logs = [each for each in gone if each.startswith(("offsets/", "commits/")) and _is_others(each, record)]
+    return [
+        f"another program has run batch {batch} during the change: what the output has of it stays, and it runs again"
+        for batch in sorted({int(each.partition("/")[2]) for each in logs})
+    ]
+
+
+def _is_others(log: str, record: dict[str, Any]) -> bool:
+    """Whether the change has not written a file; of a change by an older release that is not known."""
+    return log not in record.get("writes", [log])
 
 
 def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
@@ -143,6 +165,7 @@ def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
         "action": edit.action,
         "before": edit.before,
         "after": edit.after,
+        "writes": list(edit.writes),
         "deletes": list(edit.deletes),
         "restores": list(edit.restores),
     }
@@ -268,7 +291,7 @@ def _record(files: Files, name: str) -> dict[str, Any] | None:
 def _check_record(record: dict[str, Any]) -> None:
     if not all(isinstance(record[name], str) for name in ("action", "before", "after")):
         raise TypeError("it has a number where a text belongs")
-    if not all(isinstance(name, str) for name in record["deletes"]):
+    if not all(isinstance(name, str) for name in (*record["deletes"], *record.get("writes", ()))):
         raise TypeError("a name of a file is a number")
     if not all(map(_STATE.fullmatch, record["restores"])):
         raise ValueError("it names a file that does not belong to the state")
