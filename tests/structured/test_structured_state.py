@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 from engines.lab import LIMIT_S
 from offsetkeeper import Batch, OnMismatch, TopicPartition
+from offsetkeeper.checkpoint import LocalFiles, read_checkpoint
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.sinks import Table
 from structured.lab import StructuredLab, fail
@@ -114,6 +115,28 @@ def test_state_is_kept_up_where_the_output_is_skipped(lab: StructuredLab, topic:
     lab.produce(name, "c")
     lab.follow(name, total, **how)
     assert seen == [[2], [3]]
+
+
+def test_back_to_plain_spark_nothing_comes_twice_after_one_more_start(lab: StructuredLab, topic: NewTopic) -> None:
+    """A stop may come when the ledger has a batch, and Spark's log has not: plain Spark would run it again."""
+    name = topic()
+    lab.produce(name, "a", "b")
+    how: dict[str, Any] = {"query": lambda records: records.dropDuplicates(["value"]), "reader": "connector"}
+    lab.follow(name, **how)
+    lab.forget_commit(lab.batch_ids()[-1])
+    [number] = lab.snapshot().queries.values()
+    assert read_checkpoint(LocalFiles(lab.checkpoint)).next().batch < number
+    assert lab.follow(name, **how) == []
+    [number] = lab.snapshot().queries.values()
+    assert read_checkpoint(LocalFiles(lab.checkpoint)).next().batch == number
+    lab.produce(name, "c")
+    rows: list[str] = []
+    plain = lab.spark.readStream.format("kafka").option("kafka.bootstrap.servers", lab.kafka.bootstrap)
+    frame = plain.option("subscribe", name).load().dropDuplicates(["value"])
+    writer = frame.writeStream.option("checkpointLocation", str(lab.checkpoint))
+    writer = writer.foreachBatch(lambda found, _: rows.extend(row.value.decode() for row in found.collect()))
+    assert writer.trigger(availableNow=True).start().awaitTermination(LIMIT_S)
+    assert lab.values + rows == ["a", "b", "c"]
 
 
 def test_state_is_kept_up_where_a_batch_counts_as_done_unwritten(lab: StructuredLab, topic: NewTopic) -> None:
