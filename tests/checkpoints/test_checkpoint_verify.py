@@ -187,6 +187,15 @@ def test_old_offsets_that_are_empty_stop_no_truncation(files: LocalFiles) -> Non
     assert plan_truncate(read_checkpoint(files), 3).empty
 
 
+def test_first_offsets_that_are_torn_and_needed_are_not_to_be_deleted_lightly(files: LocalFiles) -> None:
+    files.write("sources/0/0", b"\0v1\n{")
+    for batch in range(4):
+        files.delete(f"offsets/{batch}")
+        files.delete(f"commits/{batch}")
+    [remedy] = [each.remedy for each in verify(files) if each.file == "sources"]
+    assert "If they are latest, the default, it skips the records that have come since its first start" in remedy
+
+
 def test_all_of_it_is_named_at_once(files: LocalFiles) -> None:
     for case in ("metadata is missing", "offsets are empty", "checksum without file", "a write was cut off"):
         (CASES | NOTES)[case][0](files)

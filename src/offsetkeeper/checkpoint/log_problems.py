@@ -97,7 +97,10 @@ def _torn_commits(found: Checkpoint) -> Iterator[Problem]:
 def _initial(found: Checkpoint) -> Iterator[Problem]:
     used = not found.offsets or (found.offsets[-1] == 0 and 0 not in found.commits)
     if error := error_of(found.initial):
-        remedy = "Seed it again, or delete it with its .crc: the query then starts at startingOffsets"
+        remedy = (
+            "Seed it again. Or delete it with its .crc: the query then starts at startingOffsets. If they are latest, "
+            "the default, it skips the records that have come since its first start"
+        )
         yield Problem("sources", error, remedy) if used else _unused("sources", error)
 
 
