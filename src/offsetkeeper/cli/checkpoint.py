@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -29,7 +30,7 @@ from offsetkeeper.cli.targets import (
 from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Snapshot
-from offsetkeeper.core.offsets import Position, TopicPartition
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.urls import is_url
 from offsetkeeper.errors import Refused, SettingsError, listed
@@ -52,6 +53,12 @@ Force = Annotated[bool, typer.Option("--force", help="Change the checkpoint even
 OfGroup = Annotated[
     str, typer.Option("--group", help="Name of the consumer group in the store, as in Kafka (group.id).")
 ]
+
+
+_NO_IDS = (
+    "a seed has no ids of topics: if a topic was deleted and made again since the group's last run, the new query "
+    "skips its first records. offsetkeeper plan {group} compares the ids"
+)
 
 
 class QueryId(StrEnum):
@@ -245,18 +252,21 @@ def seed(
     if from_file is None and not group:
         raise SettingsError("give --group and --store, or --from-file")
     scope = parse_scope(topic or [])
+    positions: Positions = {}
     if from_file is None:
         found = _of_group(store, group, force=force)
         if not force:
             _check_rests(found)
             check_none_lost(found, scope, more="; --force takes the others alone")
-        offsets = _offsets(found)
+        positions, offsets = found.positions, _offsets(found)
     else:
         offsets = read_csv(from_file, group, grouped=bool(group))
     chosen = scope.select(offsets, "the offsets given")
     offsets = {tp: offsets[tp] for tp in chosen}
     files = _open(context, place)
     edit = checkpoint.plan_seed(checkpoint.read_checkpoint(files, may_be_new=True), {source: offsets})
+    if any(positions[tp].topic_id for tp in positions.keys() & offsets.keys()):
+        edit = replace(edit, notes=(*edit.notes, _NO_IDS.format(group=quote(group))))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 
