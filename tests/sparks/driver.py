@@ -115,6 +115,28 @@ class Driver:
             writer.option("checkpointLocation", stream.checkpoint).start().awaitTermination()
         return sorted(rows)
 
+    def misplaced(self) -> list[str]:
+        """Begin a batch of two sources, which fails, and run it again with both in another order; return the errors."""
+        other = self.spark.readStream.format("kafka").option("subscribe", self.given["beside"])
+        other = other.option("kafka.bootstrap.servers", self.given["pipeline"]["brokers"])
+        other = other.option("startingOffsets", "earliest")
+        told = []
+
+        def fail(_: DataFrame, __: Batch) -> None:
+            raise ZeroDivisionError
+
+        for ours in (0, 1):
+            try:
+                with self.pipeline(attempts=1).stream(self.spark, fail, checkpoint=self.given["checkpoint"]) as stream:
+                    frames = [other.load()]
+                    frames.insert(ours, stream.records)
+                    one, two = (frame.selectExpr(*COLUMNS) for frame in frames)
+                    writer = one.union(two).writeStream.foreachBatch(stream.write)
+                    writer.option("checkpointLocation", stream.checkpoint).start().awaitTermination()
+            except (OffsetkeeperError, ZeroDivisionError) as error:
+                told.append(type(error).__name__)
+        return told
+
     def refused(self) -> dict[str, list[str]]:
         """Start a query with each reader, in a session without the connector; return how that was refused."""
         found = {}

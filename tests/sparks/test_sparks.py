@@ -232,6 +232,18 @@ def test_a_query_of_ones_own_has_each_record_once(work: Work, topic: Topic) -> N
 
 
 @each_release
+def test_sources_that_change_places_in_a_planned_batch_are_refused(work: Work, topic: Topic) -> None:
+    """Spark tells them only within: each release must."""
+    beside = f"beside-{secrets.token_hex(4)}"
+    topic.server.create_topic(beside, 1)
+    producer = Producer({"bootstrap.servers": topic.server.bootstrap})
+    producer.produce(beside, "x")
+    assert producer.flush(LIMIT_S) == 0
+    found = work.do("misplaced", reader="connector", more={"beside": beside})
+    assert found["misplaced"] == ["ZeroDivisionError", "CheckpointMismatch"]
+
+
+@each_release
 def test_without_the_connector_a_query_is_refused_before_anything_is_touched(work: Work) -> None:
     """Or, where the packed reader can do it, it runs: with `auto` too."""
     found = {reader: tuple(each) for reader, each in work.do("refused", jars=False)["refused"].items()}
