@@ -118,6 +118,39 @@ def test_letters_in_a_topic_say_in_headers_where_they_come_from(lab: Lab, topics
     assert len(lab.values) >= len(PLACES) - len(BAD)
 
 
+REFUSED = "java.net.ConnectException: Connection refused\n\tat a.B.c(B.java:1)"
+LOGGED = [
+    f"ERROR cannot reach\n{REFUSED}\nCaused by: {REFUSED}",
+    "ERROR\nTraceback (most recent call last):\n  File x\noffsetkeeper.errors.RangeGone: of a producer's choice",
+    "ERROR\noffsetkeeper.errors.MarkAhead: of a producer's choice",
+    "Record for partition orders-3 at offset 17 is invalid, cause: of a producer's choice",
+]
+
+
+@pytest.mark.parametrize("way", ["a cast", "a function"])
+def test_a_log_line_that_tells_of_an_outage_is_a_dead_letter_as_any_other(
+    lab: Lab, topic: NewTopic, tables: Callable[[str], list[Any]], way: str
+) -> None:
+    """A run waited as for an output that is away, or ended by words that a producer chose."""
+    name = topic()
+    lab.produce(name, "1", *LOGGED, "2")
+
+    def priced(text: str) -> int:
+        if not text.isdigit():
+            raise ValueError(f"no price in {text}")
+        return int(text)
+
+    price = udf(lambda value: priced(value.decode()), IntegerType())
+
+    def prices(frame: DataFrame, _: Batch) -> DataFrame:
+        made = price("value") if way == "a function" else frame["value"].cast("string").cast("int")
+        return frame.select("topic", "partition", "offset", made.alias("value"))
+
+    run(lab, [name], Table(lab.store, "orders"), Table(lab.store, "letters"), prices, attempts=1)
+    assert tables("select value from orders order by 1") == [(1,), (2,)]
+    assert tables('select value from letters order by "offset"') == [(each.encode(),) for each in LOGGED]
+
+
 def test_a_program_that_makes_every_row_wrong_quarantines_none(
     lab: Lab, topic: NewTopic, tables: Callable[[str], list[Any]]
 ) -> None:
