@@ -316,6 +316,15 @@ def test_a_table_of_ledgers_that_gets_a_ttl_later_is_refused_at_the_next_start(
         assert store.load("g").version == 1
 
 
+def test_a_family_of_others_may_expire(hbase_server: HBaseServer, bare: Any) -> None:
+    name = f"beside_{secrets.token_hex(4)}"
+    bare.create_table(f"{name}_ledger", {"ledger": {}, "history": {}, "theirs": {"time_to_live": 1000}})
+    for version in (1, 2):
+        with closing(open_store(f"{hbase_server.url()}?table={name}")) as store:
+            Ledger(store, "g").acquire()
+            assert store.load("g").version == version
+
+
 @pytest.mark.parametrize("said", [b"AccessDeniedException: no C", b"MasterNotRunningException"])
 def test_a_group_that_is_there_needs_no_answer_about_its_table(
     url: str, group: str, said: bytes, monkeypatch: pytest.MonkeyPatch

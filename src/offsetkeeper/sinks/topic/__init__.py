@@ -321,7 +321,7 @@ class Topic:
             log.warning("%r: %s: %s. %s", self, may_tear(late), REMEDY, _OWN_ROWS)
         if len(found[self._mark_topic].partitions) > 1:
             taken = [int(each[_LONGEST]) for each in brokers.values() if each.get(_LONGEST)]
-            self._longest_text = min([_LONGEST_TEXT, *taken])
+            self._longest_text = min([_LONGEST_TEXT, *taken]) - 1  # clients may send an end of the text too
         return Lander(
             self._stage,
             self._seen,

@@ -148,7 +148,7 @@ class HBaseStore(BaseStore):
                     groups |= {row.row.decode("utf-8", "replace") for row in rows}
                     start = rows[-1].row + b"\0"
         except NoTable:
-            self._tables.check()
+            pass
         return sorted(groups)
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class Tables:
         found: Mapping[bytes, Any] = {}
         with suppress(Refused, StoreUnavailable), self._connections.lend() as client:
             found = client.getColumnDescriptors(self.ledger)
-        self._judge(found)
+        self._judge({family: found[family] for family in (LEDGER, HISTORY) if family in found})
 
     def _judge(self, found: Mapping[bytes, Any]) -> None:
         if any(family.timeToLive != _FOREVER for family in found.values()):
