@@ -9,6 +9,7 @@ import ssl
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -18,7 +19,7 @@ from offsetkeeper.clients.mysql_tls import connectable
 from offsetkeeper.clients.postgresql import _is_hopeless
 from offsetkeeper.core import tls
 from offsetkeeper.core.tls import Tls, of_all
-from offsetkeeper.errors import MissingExtra
+from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.kafka import clients
 from offsetkeeper.kafka.clients import library
 
@@ -118,3 +119,9 @@ def test_a_pymysql_that_goes_on_without_tls_is_refused(monkeypatch: pytest.Monke
     assert connectable({"host": "db", "tls": None})["host"] == "db"
     with pytest.raises(MissingExtra, match=r"PyMySQL 1\.2 or newer"):
         connectable({"host": "db", "tls": Tls("ssl_ca")})
+
+
+def test_a_folder_of_authorities_is_refused_only_if_it_is_none(tmp_path: Path) -> None:
+    Tls("ca", folder=str(tmp_path)).check()
+    with pytest.raises(SettingsError, match="is not a folder on"):
+        Tls("ca", folder=str(tmp_path / "missing")).check()

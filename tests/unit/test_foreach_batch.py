@@ -202,3 +202,20 @@ def test_a_first_batch_behind_a_hole_has_no_state(asked: QueryRun, state: Any) -
     with pytest.raises(CheckpointMismatch, match=r"(?s)a hole.*state='empty'"):
         function._matched(delivery, batch_ranges({A: 100}, {A: 120}), 0)
     assert delivery.ledger.snapshot.positions[A].offset == 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"), [(ValueError("a wrong row"), ValueError), (KeyboardInterrupt("asked to end"), RuntimeError)]
+)
+def test_what_has_ended_a_batch_is_kept_for_the_query(
+    asked: QueryRun, monkeypatch: pytest.MonkeyPatch, raised: BaseException, told: type[Exception]
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(ForeachBatch, "_process", fail)
+    function = ForeachBatch(asked, StreamStart(Topics.of(["orders"]), {}), "me")
+    with pytest.raises(told, match=str(raised)):
+        function(cast("Any", Frame()), 1)
+    assert function.error is raised
+    assert function.wait(0)

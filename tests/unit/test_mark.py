@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from offsetkeeper.core.batch import Batch, Program, QueryBatch
-from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing, together
+from offsetkeeper.core.mark import Landing, OutputMark, above, check_marks, landing, together
 from offsetkeeper.core.model import Guarantee, Having, Landed, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pending import Fate, Situation, at_start, has, landed_text
@@ -275,3 +275,13 @@ def test_an_output_that_cannot_be_asked_may_have_a_dropped_batch(
 ) -> None:
     found = Situation(batch, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ["one", "two"], landings, joined=joined)
     assert found.held is held
+
+
+@pytest.mark.parametrize(
+    ("sequence", "void", "is_above"), [(4, False, False), (5, False, False), (6, False, True), (6, True, False)]
+)
+def test_only_a_later_batch_that_an_output_has_is_above_what_the_ledger_knows(
+    sequence: int, *, void: bool, is_above: bool
+) -> None:
+    assert above(Landed(5), OutputMark(sequence, "token", "digest", void)) is is_above
+    assert not above(Landed(5), None)

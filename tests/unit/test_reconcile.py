@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,3 +106,11 @@ def test_a_first_position_after_the_checkpoint_is_found(
     tp = TopicPartition("a", partition)
     row = PlanRow(tp, verdict, None, Bounds(2, 9), 5, "start=latest")
     assert (tp in begins_after([row], {TopicPartition("a", p): at for p, at in goes_on.items()})) == after
+
+
+@pytest.mark.parametrize("name", ["window_s", "ahead_s", "read_all", "unchanged"])
+def test_what_a_rebuild_is_told_goes_with_a_rebuild_alone(name: str) -> None:
+    told: dict[str, Any] = {name: True if name in {"read_all", "unchanged"} else 60.0}
+    assert getattr(OnMismatch(state="rebuild", **told), name)
+    with pytest.raises(SettingsError, match=f"{name} goes with state='rebuild'"):
+        OnMismatch(state="empty", **told)
