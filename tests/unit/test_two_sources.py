@@ -15,7 +15,7 @@ from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch
 
-A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+A = TopicPartition("orders", 0)
 
 
 def batch(files: LocalFiles, number: int, *ends: int, done: bool = True) -> None:
@@ -24,14 +24,6 @@ def batch(files: LocalFiles, number: int, *ends: int, done: bool = True) -> None
     put(files, f"offsets/{number}", "\n".join(["v1", '{"batchWatermarkMs":0}', *lines]))
     if done:
         put(files, f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
-
-
-def assigned(files: LocalFiles, *sources: dict[int, int]) -> LocalFiles:
-    """Write a batch that is done, whose sources end at these offsets by partition."""
-    lines = [json.dumps({"orders": {str(n): end for n, end in ends.items()}}) for ends in sources]
-    put(files, "offsets/2", "\n".join(["v1", '{"batchWatermarkMs":0}', *lines]))
-    put(files, "commits/2", 'v1\n{"nextBatchWatermarkMs":0}')
-    return files
 
 
 @pytest.fixture
@@ -89,20 +81,3 @@ def test_the_first_batch_cannot_be_taken_back(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     batch(files, 0, 30, 33, done=False)
     assert "truncate" not in refused(files, 0)
-
-
-def test_a_partition_that_one_source_does_not_know_yet_begins_at_0(files: LocalFiles) -> None:
-    """It came between two uses of the frame: what the other source has read of it, that one will read too."""
-    assigned(files, {0: 10, 1: 5}, {0: 10})
-    assert read_checkpoint(files).next().positions == {A: 10, B: 0}
-    assert {tp: at.offset for tp, at in CheckpointStore(files).load("shop").positions.items()} == {A: 10, B: 0}
-    with pytest.raises(CheckpointMismatch, match="reads orders 1 up to 5, and another does not know it yet"):
-        log(files).ends(2)
-
-
-@pytest.mark.parametrize("other", [{1: 5}, {1: 5, 2: 7}], ids=["apart", "with one in common"])
-def test_sources_of_assigned_partitions_know_all_that_they_read(files: LocalFiles, other: dict[int, int]) -> None:
-    assigned(files, {0: 10} if 2 not in other else {0: 10, 2: 7}, other)
-    wanted = {TopicPartition("orders", n): end for n, end in ({0: 10} | other).items()}
-    assert read_checkpoint(files).next().positions == wanted
-    assert log(files).ends(2) == wanted

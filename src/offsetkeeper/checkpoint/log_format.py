@@ -108,7 +108,7 @@ def file_list(text: str | None) -> int | None:
 
 
 def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str]) -> dict[TopicPartition, int]:
-    """Return the offset of each Kafka partition; if several sources read it, the lowest: 0 if one does not know it yet.
+    """Return the offset of each Kafka partition; if several sources read it, the lowest.
 
     Args:
         sources: the text of each source, by its id.
@@ -118,26 +118,10 @@ def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str
         CorruptStore: see `kafka_offsets`.
     """
     lowest: dict[TopicPartition, int] = {}
-    found = [kafka_offsets(text, where(name)) for name, text in sources.items()]
-    for offsets in found:
-        for tp, offset in offsets.items():
+    for name, text in sources.items():
+        for tp, offset in kafka_offsets(text, where(name)).items():
             lowest[tp] = min(offset, lowest.get(tp, offset))
-    return lowest | dict.fromkeys(not_yet_known(found), 0)
-
-
-def not_yet_known(sources: Iterable[Offsets]) -> list[TopicPartition]:
-    """Return the partitions that one source of a topic has, and another does not know yet: it will begin them at 0.
-
-    Kafka adds partitions at the end, and a source that reads the whole topic has all from 0 on. A source with a gap has
-    assigned partitions, and will not read others.
-    """
-    found = [offsets for offsets in sources if offsets]
-    counts: dict[str, set[int]] = {}
-    for offsets in found if len(found) > 1 else ():
-        for topic, partitions in by_topic(offsets).items():
-            if max(map(int, partitions)) + 1 == len(partitions):
-                counts.setdefault(topic, set()).add(len(partitions))
-    return [TopicPartition(topic, n) for topic, each in counts.items() for n in range(min(each), max(each))]
+    return lowest
 
 
 def dump_offset_log(log: OffsetLog) -> bytes:

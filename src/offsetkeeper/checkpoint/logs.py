@@ -24,7 +24,6 @@ from offsetkeeper.checkpoint.log_format import (
     json_value,
     kafka_offsets,
     lines_of,
-    not_yet_known,
 )
 from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import reason
@@ -239,19 +238,13 @@ class BatchLog(Logs):
     def _ends_of(self, batch_id: int, log: OffsetLog) -> Offsets:
         where = self.at(f"offsets/{batch_id}")
         merged: dict[TopicPartition, int] = {}
-        found = [kafka_offsets(text, where) for text in log.sources.values()]
-        for offsets in found:
-            for tp, offset in offsets.items():
+        for text in log.sources.values():
+            for tp, offset in kafka_offsets(text, where).items():
                 if tp.topic in self.topics and merged.setdefault(tp, offset) != offset:
                     raise CheckpointMismatch(
                         f"{where}: two sources of the query read {tp}, one up to {merged[tp]} and one up to {offset}, "
                         f"so the range to commit is not clear. {self._once(batch_id)}"
                     )
-        if late := [tp for tp in not_yet_known(found) if tp in merged]:
-            raise CheckpointMismatch(
-                f"{where}: one source of the query reads {late[0]} up to {merged[late[0]]}, and another does not know "
-                f"it yet, so the range to commit is not clear. {self._once(batch_id)}"
-            )
         if not merged:
             raise CheckpointMismatch(
                 f"{where}: no source of this query reads {self.topics}. The checkpoint is of "
@@ -262,8 +255,8 @@ class BatchLog(Logs):
     def _once(self, batch_id: int) -> str:
         """Return what to do about a batch whose sources end differently; each start finds it again."""
         once = (
-            "A record or a partition came between two uses of the frame. Use it once, and make the rows that are "
-            "needed twice within the query, or in process; that is another query, so start it with a new checkpoint"
+            "A record came between two uses of the frame. Use it once, and make the rows that are needed twice within "
+            "the query, or in process; that is another query, so start it with a new checkpoint"
         )
         if self.newest() != (batch_id, False):
             return (
