@@ -90,6 +90,8 @@ def test_records_at_risk_stay_so_while_their_age_is_not_known() -> None:
         unknown = Measured(Status.BEHIND, 5, None, retention, "", undated=True)
         assert clock.at(5, shop=unknown) == []
     assert clock.at(10, shop=seen(retention=0.1)) == ["resolved old shop", "resolved losing shop"]
+    assert clock.at(11, shop=seen(retention=0.95)) == ["fired old shop"]
+    assert clock.at(12, shop=seen(retention=0.0)._replace(undated=True, kept=True)) == ["resolved old shop"]
     assert clock.at(15, shop=seen(status=Status.STOPPED)) == ["fired losing shop"]
     assert clock.at(20, shop=seen()._replace(undated=True)) == ["resolved losing shop"]  # no age is asked for it
 

@@ -597,7 +597,7 @@ def test_a_batch_under_way_whose_entry_of_the_log_is_deleted_is_not_believed(
         deltalake.DeltaTable(path).restore(int(landed.target))
     cleaned(path)
     begins = deltalake.DeltaTable(path).version()
-    told = rf"its log begins with version {begins}, and shows no entry of batch {number}: it is unknown whether a RESTORE took"
+    told = rf"its log begins with version {begins}, without batch {number}: it is unknown whether a RESTORE took"
     for act in (
         lambda: write(way, path, number, landed, 3),
         lambda: Once(way, "").kept(batch_of(number), landed),

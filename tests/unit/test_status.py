@@ -226,6 +226,14 @@ def test_a_transaction_of_unknown_age_counts_as_old_where_nothing_of_its_partiti
         assert status(HELD, dated, others, NOW) is known
 
 
+def test_a_run_whose_tries_take_long_says_seldom_that_it_waits() -> None:
+    entries = commits(60, ago_s=2400)
+    wait = replace(entries[0], event="wait")
+    waiting = [replace(wait, at_ms=NOW - ago_s * 1000) for ago_s in (1500, 3300)]
+    assert status(HELD, behind(86_400), [*waiting, *entries], NOW) is Status.OUTPUT_AWAY
+    assert status(HELD, behind(86_400), [*waiting, *entries], NOW + 4_000_000) is Status.STALLED
+
+
 @pytest.mark.parametrize(("pause_s", "most_s"), [(10, 600), (1000, 3000)])
 def test_a_run_that_died_while_it_waited_for_its_output_is_stalled(pause_s: int, most_s: int) -> None:
     """One that lives says every five minutes that it waits."""

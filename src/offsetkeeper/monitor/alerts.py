@@ -61,6 +61,7 @@ class Measured(NamedTuple):
         undated: whether the age of some unread records is unknown: the oldest may be older than `seconds`. Those of a
             partition that was added count, and those of one that is gone.
         partial: whether `records` leaves out partitions that are gone, or end before the position.
+        kept: whether Kafka keeps the records for ever, whatever their age.
     """
 
     status: Status | None
@@ -70,6 +71,7 @@ class Measured(NamedTuple):
     unreadable: str | None = None
     undated: bool = False
     partial: bool = False
+    kept: bool = False
 
 
 class Key(NamedTuple):
@@ -259,9 +261,16 @@ def _is_for(rule: Rule, group: str) -> bool:
 def _value(rule: Rule, found: Measured | None, before: Alarm | None) -> float | str | None:
     """Return what the rule compares; None if unknown. An age that is not known may be the one that raised the alarm."""
     value = None if found is None else getattr(found, rule.what)
-    by_age = rule.what in {"seconds", "retention"} or (before is not None and before.value == Status.LOSING_DATA)
-    unknown = found is not None and (found.undated if by_age else found.partial and rule.what == "records")
-    if unknown and not _holds(rule, value):
+    by_retention = rule.what == "retention" or (before is not None and before.value == Status.LOSING_DATA)
+    if found is None or _holds(rule, value):
+        unknown = False
+    elif rule.what == "seconds":
+        unknown = found.undated
+    elif by_retention:
+        unknown = found.undated and not found.kept
+    else:
+        unknown = found.partial and rule.what == "records"
+    if unknown:
         return None
     return str(value) if isinstance(value, Status) else value
 

@@ -28,7 +28,8 @@ class Outage(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values with the fields of other notices; `text` says all of it in a line."""
         name = _NAMES[self.part]
-        away = f"{name} is away, so no group is measured and no other alarm can come: {self.error}"
+        none = " or has no offsets of any topic" * (self.part == "kafka")  # as where no partition has a leader
+        away = f"{name} is away{none}, so no group is measured and no other alarm can come: {self.error}"
         return {
             "state": self.state,
             "rule": None,

@@ -147,7 +147,7 @@ class GroupSample:
         partial = bool(of.beyond or (ledger and of.gone))
         undated = bool(of.undated or partial or (ledger and of.undated_new))
         retention = 0.0 if self.kept else of.retention_used
-        return Measured(self.status, waiting, of.seconds, retention, self.error, undated, partial)
+        return Measured(self.status, waiting, of.seconds, retention, self.error, undated, partial, self.kept)
 
     @property
     def went_back(self) -> str:

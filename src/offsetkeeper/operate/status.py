@@ -148,7 +148,7 @@ def status(
         and not (failing or stalled),
         Status.FAILING: failing,
         Status.STOPPED: bool(unread) and not held and not between_runs and snapshot.version > 0,
-        Status.OUTPUT_AWAY: held and _is_waiting(entries, max(far_s, _FAR_S), now_ms),
+        Status.OUTPUT_AWAY: held and _is_waiting(entries, far_s, now_ms),
         Status.STALLED: stalled,
         Status.HELD_BACK: _held_back(lags, entries, now_ms),
         Status.GROWING: not between_runs
@@ -226,9 +226,14 @@ def _held_back(lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> bo
     return bool(undated - {each.topic_partition for entry in newest for each in entry.ranges})
 
 
-def _is_waiting(entries: Sequence[Entry], most_s: float, now_ms: int) -> bool:
-    """Return whether a run says that it waits for its output, and is not silent since: it may have died."""
-    return bool(entries) and entries[0].event == "wait" and _ago_s(entries[0], now_ms) <= most_s
+def _is_waiting(entries: Sequence[Entry], far_s: float, now_ms: int) -> bool:
+    """Return whether a run says that it waits for its output, and is not silent since: it may have died.
+
+    It says so at a failure, so tries that take long are far apart.
+    """
+    waits = [*takewhile(lambda entry: entry.event == "wait", entries)]
+    apart_s = (waits[0].at_ms - waits[1].at_ms) / 1000 if len(waits) > 1 else 0.0
+    return bool(waits) and _ago_s(waits[0], now_ms) <= max(far_s, _FAR_S, _FAR * apart_s)
 
 
 def _waits(lags: Sequence[Lag], apart_s: float) -> bool:

@@ -368,7 +368,7 @@ def _taken_back(since: Sequence[Mapping[str, Any]], seen: Seen, lacking: str) ->
     mine = [each["version"] for each in since if has_batch(each, seen.key, seen.mark)]
     batch = f"batch {seen.mark.sequence}"
     if lacking and not mine:
-        return f"{lacking}, and shows no entry of {batch}: it is unknown whether a RESTORE took the batch back; the mark stays"
+        return f"{lacking}, without {batch}: it is unknown whether a RESTORE took the batch back; the mark stays"
     whys = [_restored(since, version, batch) for version in mine]
     return whys[0] if whys and all(whys) else ""
 
