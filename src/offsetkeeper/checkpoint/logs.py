@@ -255,9 +255,9 @@ class BatchLog(Logs):
     def _once(self, batch_id: int) -> str:
         """Return what to do about a batch whose sources end differently; each start finds it again."""
         once = (
-            "A record came between the looks of two sources, which may be one frame that is used twice. Use it once, and "
-            "make the rows that are needed twice within the query, or in process; that is another query, so start it "
-            "with a new checkpoint"
+            "A record came between the looks of two sources, which may be one frame that is used twice. Use it once, "
+            "and make the rows that are needed twice within the query, or in process; that is another query, so start "
+            "it with a new checkpoint"
         )
         if self.newest() != (batch_id, False):
             return (
