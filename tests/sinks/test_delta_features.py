@@ -69,7 +69,6 @@ REFUSED: dict[str, tuple[list[str], list[str], str]] = {
     "times of commits": ([], ["inCommitTimestamp"], "it has feature inCommitTimestamp"),
     "clustering": ([], ["clustering", "domainMetadata"], "it has feature clustering"),
     "columns that grow wider": (["typeWidening"], [], "it has feature typeWidening"),
-    "numbers that the table gives": ([], ["identityColumns"], "it has feature identityColumns"),
     "defaults": ([], ["allowColumnDefaults"], "it has feature allowColumnDefaults"),
     "read as Iceberg": ([], ["icebergCompatV2"], "it has feature icebergCompatV2"),
 }
