@@ -94,6 +94,19 @@ def test_columns_that_have_other_names_in_files_are_refused(path: str) -> None:
         prepared(path)
 
 
+def test_a_column_whose_values_the_table_gives_is_refused(path: str) -> None:
+    """An identity column; the feature alone, without such a column, is not."""
+    commit(path, protocol([], ["identityColumns"]))
+    prepared(path)
+    about = configured(path)
+    schema = json.loads(about["metaData"]["schemaString"])
+    schema["fields"][0]["metadata"] = {"delta.identity.start": 1, "delta.identity.step": 1}
+    about["metaData"]["schemaString"] = json.dumps(schema)
+    commit(path, protocol([], ["identityColumns"]), about)
+    with pytest.raises(Refused, match=r"column id has delta\.identity\.start"):
+        prepared(path)
+
+
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_rows_that_another_program_deleted_beside_the_data_stay_deleted(
     path: str, spark: SparkSession, mode: str
