@@ -3,11 +3,12 @@
 import re
 import runpy
 import tomllib
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from docs.pages import ROOT
+from docs.pages import PAGES, ROOT
 from offsetkeeper import Verdict, errors
 from offsetkeeper.cli import main
 from offsetkeeper.core import rules
@@ -105,11 +106,27 @@ def test_code_is_not_cut_on_a_screen_of_1440_pixels() -> None:
         assert [line for line in lines if len(line) > COLUMNS] == [], page.name
 
 
-def test_links_to_headings_lead_to_pages() -> None:
-    """The headings themselves are held by `make docs`."""
-    for page in DOCS.glob("*.md"):
-        for link in re.findall(r"\]\(([^)#:]+)#", page.read_text("utf-8")):
-            assert (DOCS / link).exists(), (page.name, link)
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in found}
+
+
+def test_links_lead_to_headings() -> None:
+    """`make docs` holds them too, and takes longer."""
+    for page in PAGES:
+        for link, anchor in re.findall(r"\]\(([\w./-]*)#([^)]+)\)", page.read_text("utf-8")):
+            target = page.parent / link if link else page
+            assert target.exists(), (page.name, link)
+            assert anchor in headings(target) or target.suffix != ".md", (page.name, link, anchor)
+
+
+def test_headings_and_code_begin_at_a_line() -> None:
+    """Lines that were joined hide a chapter, and its code from the tests."""
+    for page in PAGES:
+        for line in page.read_text("utf-8").splitlines():
+            assert not re.search(r"\S.*```|\S #{2,} ", line), (page.name, line[:200])
 
 
 def test_every_extra_is_in_the_table_with_its_packages() -> None:
