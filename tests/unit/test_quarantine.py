@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 
 from offsetkeeper.core.batch import QUARANTINED, Batch
 from offsetkeeper.core.bounds import Bounds
@@ -147,7 +148,7 @@ def test_a_quote_within_a_url_ends_no_secret(url: str, told: str) -> None:
 
 
 def test_of_an_error_that_spark_wraps_what_python_raised_is_told() -> None:
-    wrapped = RuntimeError(
+    wrapped = PySparkException(
         "An error occurred while calling o1.save.\nTraceback (most recent call last):\n"
         "  File \"work.py\", line 1, in <lambda>\n    int(value)\nValueError: invalid literal: 'bad'\n\n\tat org"
     )
