@@ -117,7 +117,7 @@ def test_what_is_told_never_fails_a_batch(
     tells: str,
 ) -> None:
     if shown:
-        monkeypatch.setattr(KafkaCluster, "shown_by_brokers", lambda _: shown)
+        monkeypatch.setattr(KafkaCluster, "shown_by_brokers", lambda *_: shown)
     name = topic(partitions)
     sink = Topic(kafka_server.bootstrap, name)
     write(sink, batch)

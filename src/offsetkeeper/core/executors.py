@@ -20,7 +20,8 @@ _HIDDEN = re.compile(
 _BY_SQL = re.compile(rf"(?:(?:[\w$]+\.)+[\w$]+: )*(?:\[USER_RAISED_EXCEPTION\] )?{_ERROR}")
 # Only these bring the text of another error. The text of any other may have a value with all that is looked for here.
 _SPARK = ("pyspark.", "py4j.")
-_OF_ANYBODY = "java.lang.RuntimeException: "  # `raise_error` of Spark 3.5 says a value with it
+OF_ANYBODY = "java.lang.RuntimeException"
+"""The class of errors with the words of anybody: `raise_error` of Spark 3.5 says a value with it."""
 _ABORTED = "org.apache.spark.SparkException: Job aborted"
 _MOST_BEHIND = 20
 # Where an error of Java begins in a text: where Spark, Java or py4j write one. A value may have one elsewhere.
@@ -170,7 +171,7 @@ def raised_in_turn(error: BaseException) -> Iterator[Raised]:
 
 
 def _raised_by_python(error: BaseException) -> Iterator[str]:
-    if _is_of_spark(error) and not "".join(_chain(error)[-1:]).startswith(_OF_ANYBODY):
+    if _is_of_spark(error) and not "".join(_chain(error)[-1:]).startswith(f"{OF_ANYBODY}: "):
         yield from _in_turn(error_text(error))
 
 

@@ -260,18 +260,19 @@ class KafkaCluster(Cluster):
         Raises:
             BrokerUnavailable, NotAuthorized: see `Cluster`; no broker tells which there are.
         """
-        return unverified(self.nodes(), self.shown_by_brokers())
+        nodes = self.nodes()
+        return unverified(nodes, self.shown_by_brokers(nodes))
 
-    def shown_by_brokers(self) -> dict[str, dict[str, str]]:
+    def shown_by_brokers(self, nodes: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of brokers by their ids.
 
         Each is asked once. One that does not answer within 3 seconds, or does not show its settings, is left out.
 
-        Raises:
-            BrokerUnavailable, NotAuthorized: see `Cluster`; no broker tells which there are.
+        Args:
+            nodes: their ids.
         """
         admin, told = library().admin, {}
-        asked = {id_: admin.ConfigResource(admin.ConfigResource.Type.BROKER, id_) for id_ in self.nodes()}
+        asked = {id_: admin.ConfigResource(admin.ConfigResource.Type.BROKER, id_) for id_ in nodes}
         futures = {
             id_: self._admin.client.describe_configs([resource], request_timeout=_QUICK_S)[resource]
             for id_, resource in asked.items()

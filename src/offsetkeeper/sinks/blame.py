@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.clients.sql_codes import MYSQL_BROKEN, MYSQL_PASSING, POSTGRESQL_PASSING, is_of_mysql_client
-from offsetkeeper.core.executors import error_text, our_error, raised, raised_in_turn, told_by_java
+from offsetkeeper.core.executors import OF_ANYBODY, error_text, our_error, raised, raised_in_turn, told_by_java
 from offsetkeeper.errors import (
     ComputedAgain,
     MarkMoved,
@@ -142,7 +142,6 @@ _JAVA_KINDS: Mapping[str, Blame] = MappingProxyType(
     }
 )
 _FILES = re.compile(r"java\.io\.(?:\w*IOException|FileNotFoundException)|(?:.*\.)?(?:FSError|FileSystemException)")
-_OF_ANYBODY = "java.lang.RuntimeException"
 _TEXTS: Mapping[str, Blame] = MappingProxyType(
     {
         **dict.fromkeys(("No space left on device", "Disk quota exceeded", "Read-only file system"), Blame.AWAY),
@@ -361,7 +360,7 @@ def _of_java(said: str) -> Blame | None:
     """Return whose fault an error of Java is: by the classes that it begins with, or by what a file system says."""
     classes, line = [], said.partition("\n")[0].strip()
     for part in line.split(": "):
-        if "." not in part or " " in part or part == _OF_ANYBODY:  # whose text may be a value: its cause counts
+        if "." not in part or " " in part or part == OF_ANYBODY:  # whose text may be a value: its cause counts
             break
         if found := next(filter(None, map(_JAVA_KINDS.get, _KIND.findall(part))), None):
             return found

@@ -297,9 +297,10 @@ class Topic:
                 found = cluster.describe(topics)
                 missing = sorted(topics - found.keys())
                 closed = self._closed_here(cluster)
-                allowed = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
-                brokers = cluster.shown_by_brokers()
-                late = unverified(cluster.nodes(), brokers)
+                nodes = cluster.nodes()
+                allowed = cluster.settings("broker", nodes) if _TIMEOUT in self._options else {}
+                brokers = cluster.shown_by_brokers(nodes)
+                late = unverified(nodes, brokers)
                 shown = cluster.settings("topic", {written} - {*missing})
         except NotAuthorized as error:
             raise Refused(str(error)) from error
